@@ -1,0 +1,172 @@
+"""The command line. Thin: each command calls one function of the library and prints its report."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lstm_swap import __version__
+from lstm_swap.errors import LstmSwapError, UsageError
+from lstm_swap.report import Report, clean, short
+
+#: Files larger than this get a progress bar on a terminal.
+PROGRESS_BYTES = 100 << 20
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """Print what went wrong as one message on stderr, without a traceback, and exit as documented."""
+    try:
+        yield
+    except UsageError as problem:
+        _fail(str(problem), 2)
+    except LstmSwapError as problem:
+        _fail(str(problem), 1)
+    except RecursionError:
+        _fail("the model is nested too deeply to be read", 1)
+    except MemoryError:
+        _fail("not enough memory for an array of this model", 1)
+    except OSError as problem:
+        _fail(str(problem), 1)
+
+
+def _fail(message: str, code: int) -> None:
+    lines = [clean(short(line, 2000)) for line in message.splitlines()]
+    _echo("error: " + "\n".join(lines), err=True)
+    raise SystemExit(code)
+
+
+def _echo(text: str, *, err: bool = False) -> None:
+    """Print on a terminal of any encoding: what it cannot show is escaped, never an exception."""
+    stream = sys.stderr if err else sys.stdout
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=err, nl=not text.endswith("\n"))
+
+
+def _print(report: Report, as_json: bool) -> None:
+    if as_json:
+        _echo(report.to_json())
+        return
+    columns = max(80, shutil.get_terminal_size((120, 24)).columns)  # COLUMNS counts, on a terminal or not
+    _echo(report.text(color=sys.stdout.isatty(), width=columns))
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="lstm-swap")
+def main() -> None:
+    """Rewrite saved Keras LSTM and GRU models: GPU layers to plain ones and back, old files for today's Keras."""
+
+
+_to = click.option(
+    "--to",
+    type=click.Choice(["auto", "standard", "fused", "cudnn"]),
+    default="auto",
+    show_default=True,
+    help="The form to write: plain Keras layers, fused ones (cuDNN on a GPU), or the legacy CuDNN classes.",
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+
+
+@main.command()
+@click.argument("model", type=click.Path())
+@_to
+@click.option("--weights", type=click.Path(), help="The weights of an architecture in JSON or YAML.")
+@click.option("--html", "html_file", type=click.Path(dir_okay=False), help="Also write the report as a web page.")
+@_json
+def inspect(model: str, to: str, weights: str | None, html_file: str | None, as_json: bool) -> None:
+    """Say what MODEL is, whether it needs a GPU, and what each recurrent layer can become."""
+    with _one_line_errors():
+        from lstm_swap import files
+
+        report = files.inspect(model, to=to, weights=weights)
+        if html_file:
+            Path(html_file).write_text(report.to_html(), encoding="utf-8")
+        _print(report, as_json)
+
+
+@main.command()
+@click.argument("models", nargs=-1, required=True, type=click.Path(), metavar="MODEL...")
+@click.option("-o", "--output", type=click.Path(), help="Where to write (one MODEL only). The suffix picks the container.")
+@_to
+@click.option(
+    "--dialect",
+    type=click.Choice(["keras3", "keras2"]),
+    default="keras3",
+    show_default=True,
+    help="Which Keras the output is for.",
+)
+@click.option("--inference", is_flag=True, help="Allow what only training would notice (see README).")
+@click.option("--strict", is_flag=True, help="Any refused layer is an error, and nothing is written.")
+@click.option("--weights", type=click.Path(), help="The weights of an architecture in JSON or YAML.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
+@click.option("--no-verify", is_flag=True, help="Skip the proof that the numbers did not change.")
+@click.option("--force", is_flag=True, help="Overwrite an existing output.")
+@click.option("--mapping", is_flag=True, help="Show which stored array went to which layer.")
+@_json
+def convert(
+    models: tuple[str, ...], output: str | None, as_json: bool, no_verify: bool, **options: Any
+) -> None:
+    """Rewrite each MODEL; the input is never changed. Default output: NAME.FORM.SUFFIX beside it."""
+    with _one_line_errors():
+        from lstm_swap import files
+
+        if output is not None and len(models) > 1:
+            raise UsageError("-o names one output, and there are several models")
+        if options["weights"] is not None and len(models) > 1:
+            raise UsageError("--weights names the weights of one architecture, and there are several models")
+        for model in models:
+            with _progress(model, as_json) as progress:
+                report = files.convert(model, output, verify=not no_verify, progress=progress, **options)
+            _print(report, as_json)
+
+
+@contextmanager
+def _progress(model: str, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar for large files, on a terminal only."""
+    path = Path(model)
+    if quiet or not sys.stderr.isatty() or not path.is_file() or path.stat().st_size < PROGRESS_BYTES:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"converting {path.name}", total=None)
+
+        def progress(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield progress
+
+
+@main.command()
+@click.argument("a", type=click.Path())
+@click.argument("b", type=click.Path())
+@_json
+def verify(a: str, b: str, as_json: bool) -> None:
+    """Run two models on the same random input and say whether they compute the same."""
+    with _one_line_errors():
+        from lstm_swap import compare
+
+        outcome = compare.compare_files(a, b)
+        _echo(outcome.to_json() if as_json else outcome.text())
+        raise SystemExit(0 if outcome.equal else 1)
+
+
+@main.command()
+def doctor() -> None:
+    """Say whether a cuDNN-capable GPU is there, and tell a broken CUDA from a model that cannot use it."""
+    with _one_line_errors():
+        from lstm_swap import device
+
+        _echo(device.doctor_text())
+
+
+if __name__ == "__main__":
+    main()

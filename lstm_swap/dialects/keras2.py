@@ -1,0 +1,78 @@
+"""Keras 2 (Keras 2.0 to 2.3, tf.keras 1.x and 2.x) to Keras 3: the whole architecture, with its arrays' edits."""
+
+from __future__ import annotations
+
+from lstm_swap.architecture import Change, Node
+from lstm_swap.dialects.catalog import ALIASES, KERAS3_KEYS, ONLY_KERAS2, TRANSLATED
+from lstm_swap.dialects.context import Context, default_dtype, unsupported
+from lstm_swap.dialects.hard_sigmoid import ScalingLayers, scale_hard_sigmoid
+from lstm_swap.dialects.layers3 import translate_layer
+from lstm_swap.dialects.models3 import translate_model
+from lstm_swap.errors import UnreadableModelError
+
+
+def to_keras3(root: Node, *, version: str | None) -> list[Change]:
+    """Rewrite a Keras 2 architecture as one that Keras 3 opens, with the same numbers, in place.
+
+    Layers of unknown classes and Lambdas stay as they are. Layers are inserted where Keras 3 wants an InputLayer, and
+    a Rescaling where no weight can carry what `hard_sigmoid` lost; both without arrays.
+
+    Args:
+        root: the tree, with the arrays where there are any (shapes settle what the config leaves open).
+        version: the Keras version of the file ("2.2.4-tf"), None where unknown.
+
+    Returns:
+        What was done, for the report.
+
+    Raises:
+        UnsupportedLayerError: a built-in layer that Keras 3 cannot compute; the message names it and the setting.
+        UnreadableModelError: the calls between layers refer to layers that are not there, or nest too deep.
+    """
+    context = Context(version=version, default_dtype=default_dtype(root))
+    try:
+        nodes = list(root.walk())
+        for node in nodes:
+            _translate(node, context)
+        scaling = ScalingLayers()
+        for node in nodes:
+            scale_hard_sigmoid(node, context, scaling)
+        for node in reversed(nodes):  # innermost first: an outer model's input is that of its first layer
+            if node.is_model:
+                translate_model(node, context, "keras2", scaling)
+    except RecursionError:
+        raise UnreadableModelError("The architecture nests deeper than can be read.") from None
+    _report_shared(context)
+    return context.changes
+
+
+def _translate(node: Node, context: Context) -> None:
+    if node.is_model:
+        if node.class_name == "Graph":
+            raise unsupported(node, "", None, "Keras 1 dropped this kind of model itself, and Keras 3 has none.")
+        return
+    name = ALIASES.get(node.class_name, node.class_name)
+    if not is_built_in_entry(node) or name in ("Lambda", "TensorFlowOpLayer", "TFOpLambda", "SlicingOpLambda"):
+        return
+    if node.implicit:
+        # The forward half stands in the file and speaks for both.
+        kept, context.changes = context.changes, []
+        translate_layer(node, context)
+        context.changes = kept
+    elif name in KERAS3_KEYS or name in ONLY_KERAS2 or name in TRANSLATED:
+        translate_layer(node, context)
+
+
+def is_built_in_entry(node: Node) -> bool:
+    """Does the entry mean Keras's own class, not a custom one of the same name?"""
+    module, registered = node.entry.get("module"), node.entry.get("registered_name")
+    if isinstance(module, str) and not module.startswith(("keras", "tensorflow", "tf_keras")):
+        return False
+    return not (isinstance(registered, str) and ">" in registered) and ">" not in str(node.entry.get("class_name"))
+
+
+def _report_shared(context: Context) -> None:
+    for paths in context.shared.values():
+        if len(paths) > 1:
+            names = ", ".join(paths)
+            message = f"{names} were one layer used in several models; each has its own copy of the weights now"
+            context.changes.append(Change(paths[0], "shared_object_id", None, None, "report", message))

@@ -1,0 +1,107 @@
+"""The recurrence as a loop of TensorFlow ops: runs on any device, under XLA, and has gradients of every order.
+
+Arrays are in the fused layout: kernel (g u, n), recurrent_kernel (g u, u), bias, with g gates a unit. B is the batch,
+T the time steps, n the features, u the units. The formulas are those of `keras.layers.LSTM` and of
+`keras.layers.GRU(reset_after=True)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+Step = Callable[[Any, Sequence[Any]], list[Any]]
+
+
+def run(
+    mode: str,
+    x: Any,
+    states: Sequence[Any],
+    weights: Sequence[Any],
+    mask: Any | None,
+    return_sequences: bool,
+) -> list[Any]:
+    """Run a layer over time.
+
+    Args:
+        mode: "lstm" or "gru".
+        x: (B, T, n). Every floating dtype.
+        states: [h, c] or [h], each (B, u).
+        weights: kernel, recurrent_kernel, bias.
+        mask: (B, T) bool; where False the states stay as they are. None: every step counts.
+        return_sequences: also give h after each step.
+
+    Returns:
+        [h after each step (B, T, u)] if return_sequences, then the last states, each (B, u).
+    """
+    projected, step = PARTS[mode](tf.transpose(x, (1, 0, 2)), *weights)
+    time_steps = x.shape[1] if x.shape[1] is not None else tf.shape(x)[1]
+    inputs = tf.TensorArray(x.dtype, size=time_steps).unstack(projected)
+    valid = None
+    if mask is not None:
+        valid = tf.TensorArray(tf.bool, size=time_steps).unstack(tf.transpose(mask)[:, :, tf.newaxis])
+    outputs = tf.TensorArray(
+        x.dtype,
+        size=time_steps if return_sequences else 0,
+        element_shape=states[0].shape,
+    )
+
+    def body(time: Any, outputs: Any, *old: Any) -> tuple[Any, ...]:
+        new = step(inputs.read(time), old)
+        if valid is not None:
+            keep = valid.read(time)
+            new = [tf.where(keep, after, before) for after, before in zip(new, old, strict=True)]
+        for after, before in zip(new, old, strict=True):
+            after.set_shape(before.shape)
+        if return_sequences:
+            outputs = outputs.write(time, new[0])
+        return time + 1, outputs, *new
+
+    _, outputs, *last = tf.while_loop(
+        lambda time, *_: time < time_steps,
+        body,
+        (tf.constant(0), outputs, *states),
+        maximum_iterations=time_steps,  # XLA must know how much the gradient will have to remember
+    )
+    return [tf.transpose(outputs.stack(), (1, 0, 2)), *last] if return_sequences else last
+
+
+def _project(x: Any, kernel: Any, bias: Any) -> Any:
+    """The input's share of all gates for all steps as one matrix product: (T, B, n) to (T, B, g u)."""
+    shape = tf.shape(x)
+    flat = tf.matmul(tf.reshape(x, (-1, kernel.shape[1])), kernel, transpose_b=True)
+    return tf.reshape(tf.nn.bias_add(flat, bias), (shape[0], shape[1], kernel.shape[0]))
+
+
+def _lstm(x: Any, kernel: Any, recurrent_kernel: Any, bias: Any) -> tuple[Any, Step]:
+    recurrent = tf.transpose(recurrent_kernel)
+
+    def step(projected: Any, states: Sequence[Any]) -> list[Any]:
+        h, c = states
+        i, f, g, o = tf.split(projected + tf.matmul(h, recurrent), 4, axis=1)
+        c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)
+        return [tf.sigmoid(o) * tf.tanh(c), c]
+
+    return _project(x, kernel, bias), step
+
+
+def _gru(x: Any, kernel: Any, recurrent_kernel: Any, bias: Any) -> tuple[Any, Step]:
+    recurrent = tf.transpose(recurrent_kernel)
+    input_bias, recurrent_bias = tf.split(bias, 2)
+
+    def step(projected: Any, states: Sequence[Any]) -> list[Any]:
+        (h,) = states
+        input_r, input_z, input_h = tf.split(projected, 3, axis=1)
+        recurrent_r, recurrent_z, recurrent_h = tf.split(
+            tf.nn.bias_add(tf.matmul(h, recurrent), recurrent_bias), 3, axis=1
+        )
+        z = tf.sigmoid(input_z + recurrent_z)
+        candidate = tf.tanh(input_h + tf.sigmoid(input_r + recurrent_r) * recurrent_h)
+        return [z * h + (1 - z) * candidate]
+
+    return _project(x, kernel, input_bias), step
+
+
+PARTS: dict[str, Callable[..., tuple[Any, Step]]] = {"lstm": _lstm, "gru": _gru}

@@ -1,0 +1,160 @@
+"""Proof by default: old and new arrays of each rewritten layer, through an independent reference, must agree.
+
+The arrays are compared as functions: both are run on the same random input, in float64 and before any rounding,
+by `weights.reference`, which is written from the definitions of the layers and shares no code with the rewrite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lstm_swap.architecture import Node
+from lstm_swap.errors import UnreadableModelError, VerificationError
+from lstm_swap.formats.h5 import rounded
+from lstm_swap.rules import Settings
+from lstm_swap.settings import own_config, settings
+from lstm_swap.weights import layouts
+from lstm_swap.weights.recurrence import Recurrence
+from lstm_swap.weights.reference import forward
+
+Arrays = list[np.ndarray[Any, Any]]
+
+#: Largest difference, times max(1, largest magnitude of the reference).
+TOLERANCE = 1e-6
+
+#: Sequences, time steps: enough for states to act on each other.
+BATCH, STEPS = 2, 4
+
+
+def recurrence(found: Settings, config: dict[str, Any], arrays: int, dialect: str) -> Recurrence:
+    """What `weights.reference` needs to know of a layer that owns this many arrays."""
+    layout: Any = found.form
+    if (found.kind, arrays) in (("lstm", 12), ("gru", 9)):
+        layout = "keras1"
+    more: dict[str, Any] = {}
+    if found.kind == "conv_lstm":
+        for key in ("kernel_size", "strides", "padding", "data_format", "dilation_rate"):
+            if config.get(key) is not None:
+                value = config[key]
+                more[key] = tuple(value) if isinstance(value, list) else value
+        more["rank"] = int(found.class_name[-2])
+    assert found.units is not None
+    return Recurrence(
+        kind=found.kind,  # type: ignore[arg-type]
+        layout=layout,
+        units=found.units,
+        activation=found.activation,
+        recurrent_activation=found.recurrent_activation,
+        use_bias=found.use_bias,
+        reset_after=found.reset_after,
+        hard_sigmoid="keras3" if dialect == "keras3" else "keras2",
+        **more,
+    )
+
+
+class Prover:
+    """Reads, edits, proves and rounds the arrays of one layer at a time.
+
+    before: how each layer to be rewritten was, by id of its node: taken with `remember` before anything changes.
+    errors: the largest difference found, by id of the node.
+    """
+
+    def __init__(self, where: str, *, verify: bool = True) -> None:
+        self.where = where
+        self.verify = verify
+        self.before: dict[int, Recurrence] = {}
+        self.errors: dict[int, float] = {}
+        self.dialect = "keras3"
+        self.version: str | None = None
+
+    def remember(self, node: Node, found: Settings, arrays: int, dialect: str) -> None:
+        if found.units is not None and found.kind != "other":
+            self.before[id(node)] = recurrence(found, own_config(node), arrays, dialect)
+
+    def check_layer(self, node: Node, found: Settings, arrays: Sequence[Any]) -> None:
+        """Do the arrays have the shapes that class and settings ask for?
+
+        Raises:
+            UnreadableModelError: naming the layer, the array and both shapes.
+        """
+        if found.kind not in ("lstm", "gru") or found.units is None or not arrays or len(arrays) in (9, 12):
+            return
+        problem = layouts.check_shapes(
+            found.kind, found.form, found.units, arrays, found.use_bias, found.reset_after  # type: ignore[arg-type]
+        )
+        if problem:
+            hint = ""
+            known = layouts.bias_layout(arrays)
+            if known and known[1] in ("standard", "cudnn") and known[1] != found.form:
+                hint = f"; the arrays are those of the {known[1]} form, so class and weights disagree"
+            raise UnreadableModelError(f"{self.where}: layer {node.path!r} ({found.class_name}): {problem}{hint}")
+
+    def materialize(self, node: Node) -> list[tuple[np.ndarray[Any, Any], str]]:
+        """The layer's final arrays, each with the dtype in which it is stored.
+
+        Raises:
+            VerificationError: NaN or infinite numbers, or a difference above the tolerance.
+        """
+        arrays = [a.read() for a in node.arrays]
+        self._check_finite(node, arrays)
+        values: Arrays = list(arrays)
+        errors: list[float] = []
+        rng = np.random.default_rng(0)
+        reference = self.before.get(id(node))
+        for edit in node.edits:
+            edited = edit.weights(values)
+            if self.verify and reference is None and hasattr(edit, "prove"):
+                errors.append(float(edit.prove(values, edited, rng)))
+            values = edited
+        if self.verify and reference is not None:
+            errors.append(self._compare(node, reference, arrays, values))
+        if errors:
+            worst = max(errors)
+            self.errors[id(node)] = worst
+            if not worst <= TOLERANCE:
+                raise VerificationError(
+                    f"{self.where}: layer {node.path!r}: old and new arrays differ by {worst:.3g} (allowed {TOLERANCE:g}) "
+                    f"after: {', '.join(e.title for e in node.edits)}; nothing was written"
+                )
+        dtypes = [a.dtype for a in node.arrays]
+        if len(dtypes) != len(values):
+            dtypes = [dtypes[0]] * len(values)
+        return [(rounded(v, d), d) for v, d in zip(values, dtypes, strict=True)]
+
+    def _check_finite(self, node: Node, arrays: Arrays) -> None:
+        if not self.verify:
+            return
+        for handle, array in zip(node.arrays, arrays, strict=True):
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise VerificationError(
+                    f"{self.where}: layer {node.path!r}: the array {handle.name!r} holds NaN or infinite numbers, so "
+                    "nothing can be proved about it (a diverged training?); --no-verify converts it all the same"
+                )
+
+    def _compare(self, node: Node, old: Recurrence, arrays: Arrays, values: Arrays) -> float:
+        found = settings(node, version=self.version)
+        new = recurrence(found, own_config(node), len(values), self.dialect)
+        rng = np.random.default_rng(0)
+        x = rng.standard_normal(input_shape(old, arrays))
+        out_a, states_a = forward(old, arrays, x, return_sequences=True)
+        out_b, states_b = forward(new, values, x, return_sequences=True)
+        worst = 0.0
+        for a, b in zip([out_a, *states_a], [out_b, *states_b], strict=True):
+            scale = max(1.0, float(np.abs(a).max(initial=0.0)))
+            worst = max(worst, float(np.abs(a - b).max(initial=0.0)) / scale)
+        return worst
+
+
+def input_shape(spec: Recurrence, arrays: Arrays) -> tuple[int, ...]:
+    """The shape of a random input for a layer with these arrays."""
+    kernel = arrays[0].shape
+    if spec.kind == "conv_lstm":
+        size = [2 * n + 1 for n in kernel[: spec.rank]]
+        channels = kernel[spec.rank]
+        last = [*size, channels] if spec.data_format == "channels_last" else [channels, *size]
+        return (BATCH, STEPS, *last)
+    features = kernel[1] if spec.layout == "fused" else kernel[0]
+    return (BATCH, STEPS, features)

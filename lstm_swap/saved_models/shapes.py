@@ -1,0 +1,105 @@
+"""The shapes that TensorFlow infers for the inputs of nodes deep in a graph. No op runs."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lstm_swap.errors import UnreadableModelError
+from lstm_swap.saved_models.calls import MAIN, CallGraph, producer
+from lstm_swap.saved_models.node import Shape
+
+#: A constant of more bytes than a protocol buffer can hold is written as one number and a shape; no model needs that.
+CONSTANT_LIMIT = 1 << 31
+
+
+def check_constants(calls: CallGraph, path: Path) -> None:
+    """Refuse graphs that hold constants of absurd shapes: TensorFlow would take that much memory to import them.
+
+    Raises:
+        UnreadableModelError: naming the node.
+    """
+    for function in (MAIN, *calls.functions):
+        for node in calls.nodes(function):
+            for value in node.attr.values():
+                kind = value.WhichOneof("value")
+                tensors = [value.tensor] if kind == "tensor" else value.list.tensor if kind == "list" else []
+                for tensor in tensors:
+                    sizes = [dim.size for dim in tensor.tensor_shape.dim]
+                    if math.prod(sizes) * 8 > CONSTANT_LIMIT or any(size < 0 for size in sizes):
+                        raise UnreadableModelError(f"{path}: node {node.name!r} holds a constant of the shape {sizes}")
+
+
+class Shapes:
+    """Shape inference in one meta graph."""
+
+    def __init__(self, calls: CallGraph, path: Path) -> None:
+        self._calls = calls
+        self._path = path
+
+    def of_inputs(self, function: str, nodes: Sequence[str]) -> dict[str, list[Shape]]:
+        """The shapes of the inputs of `nodes`, all in one function (or the main graph).
+
+        Raises:
+            UnreadableModelError: TensorFlow cannot import the part of the graph that leads to them.
+        """
+        import tensorflow as tf
+
+        try:
+            graph = self._import_main(nodes) if function == MAIN else self._import_function(function, nodes)
+            return {
+                name: [
+                    None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
+                    for tensor in graph.get_operation_by_name(name).inputs
+                ]
+                for name in nodes
+            }
+        except (tf.errors.OpError, ValueError, KeyError, TypeError, IndexError, RuntimeError, AttributeError) as problem:
+            place = f"function {function!r}" if function else "the main graph"
+            reason = " ".join(str(problem).split())[:300]
+            raise UnreadableModelError(f"{self._path}: TensorFlow cannot import {place}: {reason}") from None
+
+    def _import_main(self, targets: Sequence[str]) -> Any:
+        import tensorflow as tf
+
+        wanted = self._calls.main_ancestors(targets)
+        source = self._calls.meta_graph.graph_def
+        part = tf.compat.v1.GraphDef(versions=source.versions, library=source.library)
+        part.node.extend(node for node in source.node if node.name in wanted)
+        graph = tf.Graph()
+        with graph.as_default():
+            tf.import_graph_def(part, name="")
+        return graph
+
+    def _import_function(self, function: str, targets: Sequence[str]) -> Any:
+        import tensorflow as tf
+        from tensorflow.python.framework import function_def_to_graph
+
+        source = self._calls.meta_graph.graph_def
+        outer = tf.Graph()
+        with outer.as_default():
+            tf.import_graph_def(tf.compat.v1.GraphDef(versions=source.versions, library=source.library), name="")
+            return function_def_to_graph.function_def_to_graph(_ancestors(self._calls.functions[function], targets))
+
+
+def _ancestors(function: Any, targets: Sequence[str]) -> Any:
+    """A copy of a FunctionDef with the nodes that lead to `targets` alone, and no outputs."""
+    nodes = {node.name: node for node in function.node_def}
+    wanted: set[str] = set()
+    waiting = deque(targets)
+    while waiting:
+        name = waiting.popleft()
+        if name in wanted or name not in nodes:
+            continue
+        wanted.add(name)
+        waiting.extend(producer(tensor) for tensor in nodes[name].input)
+    part = type(function)()
+    part.CopyFrom(function)
+    del part.node_def[:], part.signature.output_arg[:], part.signature.control_output[:]
+    part.ret.clear()
+    part.control_ret.clear()
+    part.node_def.extend(node for node in function.node_def if node.name in wanted)
+    return part
