@@ -63,9 +63,14 @@ class Array:
 
 
 class Edit(Protocol):
-    """A change of the arrays of one layer. `title` says in words what it does, for the report."""
+    """A change of the arrays of one layer. `title` says in words what it does, for the report.
 
-    title: str
+    An edit of a layer that is not recurrent may also have `prove(before, after, rng) -> float`: the largest
+    difference of the layer's output at random input, by a reference of its own.
+    """
+
+    @property
+    def title(self) -> str: ...
 
     def weights(self, arrays: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
         """The layer's arrays after the change, from those before. Shapes and count may change."""
@@ -153,9 +158,7 @@ def is_model_entry(entry: dict[str, Any]) -> bool:
     if isinstance(config, list):
         return str(entry.get("class_name")) in MODEL_CLASSES
     # Keras 1's Merge layer also holds "layers": whole models, one a branch.
-    return (
-        isinstance(config, dict) and isinstance(config.get("layers"), list) and entry.get("class_name") != "Merge"
-    )
+    return isinstance(config, dict) and isinstance(config.get("layers"), list) and entry.get("class_name") != "Merge"
 
 
 def layer_entries(entry: dict[str, Any]) -> list[dict[str, Any]]:
@@ -207,7 +210,7 @@ def _children(node: Node) -> Iterator[Node]:
         forward = config["layer"]
         yield make(forward, "forward", _prefixed("forward_", entry_name(forward)))
         backward = config.get("backward_layer")
-        if _looks_like_layer(backward):
+        if isinstance(backward, dict) and _looks_like_layer(backward):
             yield make(backward, "backward", _prefixed("backward_", entry_name(backward)))
         else:
             copied = implied_backward(forward)

@@ -92,7 +92,9 @@ def inspect(model: str, to: str, weights: str | None, html_file: str | None, as_
 
 @main.command()
 @click.argument("models", nargs=-1, required=True, type=click.Path(), metavar="MODEL...")
-@click.option("-o", "--output", type=click.Path(), help="Where to write (one MODEL only). The suffix picks the container.")
+@click.option(
+    "-o", "--output", type=click.Path(), help="Where to write (one MODEL only). The suffix picks the container."
+)
 @_to
 @click.option(
     "--dialect",
@@ -109,9 +111,7 @@ def inspect(model: str, to: str, weights: str | None, html_file: str | None, as_
 @click.option("--force", is_flag=True, help="Overwrite an existing output.")
 @click.option("--mapping", is_flag=True, help="Show which stored array went to which layer.")
 @_json
-def convert(
-    models: tuple[str, ...], output: str | None, as_json: bool, no_verify: bool, **options: Any
-) -> None:
+def convert(models: tuple[str, ...], output: str | None, as_json: bool, no_verify: bool, **options: Any) -> None:
     """Rewrite each MODEL; the input is never changed. Default output: NAME.FORM.SUFFIX beside it."""
     with _one_line_errors():
         from lstm_swap import files

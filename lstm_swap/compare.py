@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from lstm_swap import files, formats
+from lstm_swap import files, formats, rewriting
 from lstm_swap.architecture import Node, call_inputs, entry_name
 from lstm_swap.errors import LstmSwapError, MissingDependencyError, UnreadableModelError, VerificationError
 from lstm_swap.formats import ModelFile
+from lstm_swap.planning import make_plan
 from lstm_swap.rewriting import FUSED_CLASSES
 from lstm_swap.settings import dtype_name
 
@@ -129,8 +130,8 @@ def _compare_weights(a: ModelFile, b: ModelFile, tolerance: float | None) -> Out
     arrays: list[list[np.ndarray[Any, Any]]] = []
     for model in (a, b):
         files.normalise(model)
-        plan = files.make_plan(model.root, "standard", version=model.keras_version)
-        files.rewriting.apply(plan, "keras3")
+        plan = make_plan(model.root, "standard", version=model.keras_version)
+        rewriting.apply(plan, "keras3")
         own: list[np.ndarray[Any, Any]] = []
         for node in model.root.walk():
             values = [array.read() for array in node.arrays]
@@ -231,9 +232,9 @@ def run(model: ModelFile, inputs: list[np.ndarray[Any, Any]]) -> tuple[list[np.n
     if "Lambda" in classes:
         raise UnreadableModelError(f"{model.path}: holds Lambda layers, whose code is not run here")
     if model.dialect != "keras3":
-        outputs = _run_tf_keras(model.path, inputs)
-        if outputs is not None:
-            return outputs
+        ran = _run_tf_keras(model.path, inputs)
+        if ran is not None:
+            return ran
         with tempfile.TemporaryDirectory(prefix="lstm-swap-") as folder:
             copy = Path(folder) / "model.keras"
             files.convert(model.path, copy, to="standard")
@@ -242,11 +243,15 @@ def run(model: ModelFile, inputs: list[np.ndarray[Any, Any]]) -> tuple[list[np.n
     return _run_keras(model.path, inputs, fused=bool(classes & set(FUSED_CLASSES)))
 
 
-def _run_keras(path: Path, inputs: list[np.ndarray[Any, Any]], *, fused: bool) -> tuple[list[np.ndarray[Any, Any]], str]:
+def _run_keras(
+    path: Path, inputs: list[np.ndarray[Any, Any]], *, fused: bool
+) -> tuple[list[np.ndarray[Any, Any]], str]:
     try:
         import keras
     except ImportError:
-        raise MissingDependencyError("verify runs the models and needs Keras: pip install 'lstm-swap[tensorflow]'") from None
+        raise MissingDependencyError(
+            "verify runs the models and needs Keras: pip install 'lstm-swap[tensorflow]'"
+        ) from None
     if fused:
         import lstm_swap.layers  # noqa: F401 - registers the classes
     with tempfile.TemporaryDirectory(prefix="lstm-swap-") as folder:
@@ -258,27 +263,20 @@ def _run_keras(path: Path, inputs: list[np.ndarray[Any, Any]], *, fused: bool) -
     return _predict(model, inputs), f"Keras {keras.__version__}"
 
 
-def _run_tf_keras(
-    path: Path, inputs: list[np.ndarray[Any, Any]]
-) -> tuple[list[np.ndarray[Any, Any]], str] | None:
+def _run_tf_keras(path: Path, inputs: list[np.ndarray[Any, Any]]) -> tuple[list[np.ndarray[Any, Any]], str] | None:
     try:
         import tf_keras
     except ImportError:
         return None
     layers = tf_keras.layers
 
-    class _Gru(layers.GRU):  # type: ignore[misc]  # CuDNNGRU is GRU with reset_after; its config does not say so
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, reset_after=True, recurrent_activation="sigmoid", **kwargs)
-
-    _Gru.__name__ = "GRU"
     with tempfile.TemporaryDirectory(prefix="lstm-swap-") as folder:
         try:
             model = tf_keras.models.load_model(
                 str(_with_suffix(path, Path(folder))),
                 compile=False,
                 safe_mode=True,
-                custom_objects={"CuDNNLSTM": layers.LSTM, "CuDNNGRU": _Gru},
+                custom_objects={"CuDNNLSTM": layers.LSTM, "CuDNNGRU": layers.GRU},
             )
         except LstmSwapError:
             raise

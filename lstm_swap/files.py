@@ -1,6 +1,6 @@
 """Files in, files out: the flow of the whole program, readable from top to bottom.
 
-    open -> ModelFile -> plan -> translate the dialect -> apply -> prove and write -> Report
+open -> ModelFile -> plan -> translate the dialect -> apply -> prove and write -> Report
 """
 
 from __future__ import annotations
@@ -229,7 +229,10 @@ def convert_model(
         return values
 
     write_safely(
-        model.path, target, force, lambda temporary: formats.save_model(model, temporary, materialize, dialect, container)
+        model.path,
+        target,
+        force,
+        lambda temporary: formats.save_model(model, temporary, materialize, dialect, container),
     )
     report.output = str(target)
     for decision in plan.decisions:

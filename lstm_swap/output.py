@@ -16,7 +16,7 @@ _SUFFIX = {"hdf5": ".h5", "hdf5-weights": ".h5", "keras": ".keras", "weights.h5"
 
 
 def default_output(model: ModelFile, form: str) -> Path:
-    """NAME.FORM.SUFFIX beside the input: model.h5 -> model.standard.h5, model.weights.h5 -> model.standard.weights.h5."""
+    """NAME.FORM.SUFFIX beside the input: model.h5 -> model.standard.h5, m.weights.h5 -> m.standard.weights.h5."""
     return default_name(model.path, model.container, form)
 
 
@@ -101,5 +101,3 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-

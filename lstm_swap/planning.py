@@ -120,8 +120,8 @@ def _decide(node: Node, to: str, inference: bool, version: str | None, masked: b
 def _refuse(decision: Decision, reasons: list[Reason]) -> None:
     found = decision.settings
     decision.action, decision.reasons = "refuse", reasons
-    decision.to_class = found.class_name if found.class_name == "RNN" else CLASSES.get(
-        (found.kind, "standard"), found.class_name
+    decision.to_class = (
+        found.class_name if found.class_name == "RNN" else CLASSES.get((found.kind, "standard"), found.class_name)
     )
     decision.rewrites, decision.notes = {}, []
 

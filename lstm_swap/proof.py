@@ -82,9 +82,7 @@ class Prover:
         """
         if found.kind not in ("lstm", "gru") or found.units is None or not arrays or len(arrays) in (9, 12):
             return
-        problem = layouts.check_shapes(
-            found.kind, found.form, found.units, arrays, found.use_bias, found.reset_after  # type: ignore[arg-type]
-        )
+        problem = layouts.check_shapes(found.kind, found.form, found.units, arrays, found.use_bias, found.reset_after)
         if problem:
             hint = ""
             known = layouts.bias_layout(arrays)
@@ -116,8 +114,8 @@ class Prover:
             self.errors[id(node)] = worst
             if not worst <= TOLERANCE:
                 raise VerificationError(
-                    f"{self.where}: layer {node.path!r}: old and new arrays differ by {worst:.3g} (allowed {TOLERANCE:g}) "
-                    f"after: {', '.join(e.title for e in node.edits)}; nothing was written"
+                    f"{self.where}: layer {node.path!r}: old and new arrays differ by {worst:.3g} "
+                    f"(allowed {TOLERANCE:g}) after: {', '.join(e.title for e in node.edits)}; nothing was written"
                 )
         dtypes = [a.dtype for a in node.arrays]
         if len(dtypes) != len(values):

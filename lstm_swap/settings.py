@@ -115,8 +115,7 @@ def settings(node: Node, *, version: str | None = None, mask: bool = False) -> S
         if fixed or kind == "simple_rnn"
         else function_name(config.get("recurrent_activation", default_gate(version))),
         use_bias=True if fixed else bool(config.get("use_bias", True)),
-        reset_after=kind == "gru"
-        and (True if fixed else reset_after(config, [a.shape for a in all_arrays(node)])),
+        reset_after=kind == "gru" and (True if fixed else reset_after(config, [a.shape for a in all_arrays(node)])),
         dropout=float(config.get("dropout") or 0.0),
         recurrent_dropout=float(config.get("recurrent_dropout") or 0.0),
         unroll=bool(config.get("unroll", False)),

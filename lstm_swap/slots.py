@@ -71,9 +71,7 @@ class Slots:
         """Two counters in front (iteration and learning rate) mark the newer layout."""
         return len(self.arrays) > 1 and self.arrays[1].shape == ()
 
-    def relaid(
-        self, model: ModelFile, container: str, source: str, target: str
-    ) -> tuple[list[Array], list[str]]:
+    def relaid(self, model: ModelFile, container: str, source: str, target: str) -> tuple[list[Array], list[str]]:
         """The optimizer arrays for the rewritten model, and what to say about it."""
         if source != target and not (source == "keras1" and target == "keras2"):
             return [], ["optimizer state dropped: another Keras orders it differently; training starts afresh"]
@@ -82,7 +80,7 @@ class Slots:
         if not any(node.edits for node in model.root.walk()):
             return self.arrays, []
         if self.rows is None:
-            return [], ["optimizer state dropped: its arrays cannot be matched with the weights; training starts afresh"]
+            return [], ["optimizer state dropped: its arrays match no weights; training starts afresh"]
         return self._apply()
 
     def _apply(self) -> tuple[list[Array], list[str]]:

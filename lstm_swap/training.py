@@ -11,9 +11,7 @@ from lstm_swap.formats import ModelFile
 _GONE = ("decay", "lr", "schedule_decay", "is_legacy_optimizer", "jit_compile")
 
 
-def translate(
-    model: ModelFile, container: str, source: str, target: str
-) -> tuple[dict[str, Any] | None, list[str]]:
+def translate(model: ModelFile, container: str, source: str, target: str) -> tuple[dict[str, Any] | None, list[str]]:
     """The compile settings for the output; None where they cannot be kept, with a line that says so."""
     config = model.training_config
     if config is None:
@@ -39,10 +37,9 @@ def translate(
     return config, []
 
 
-#: Optimizers by the names of Keras 1 and 2 that Keras 3 has too.
+#: Optimizers of Keras 3 by their names in lower case, as Keras 1 wrote them.
 _OPTIMIZERS = {
-    name.lower(): name
-    for name in ("SGD", "RMSprop", "Adagrad", "Adadelta", "Adam", "Adamax", "Nadam", "Ftrl", "AdamW", "Adafactor", "Lion")
+    name.lower(): name for name in "SGD RMSprop Adagrad Adadelta Adam Adamax Nadam Ftrl AdamW Adafactor Lion".split()
 }
 
 

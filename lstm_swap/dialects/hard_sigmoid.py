@@ -10,15 +10,11 @@ h = o * activation(c), which no weight multiplies.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
-
-from lstm_swap.architecture import Node, layer_entries
+from lstm_swap.architecture import Node
 from lstm_swap.dialects import objects
 from lstm_swap.dialects.array_edits import ScaleGates, ScaleLinear
 from lstm_swap.dialects.context import Context, unsupported
-from lstm_swap.dialects.graph import Call, Graph, Ref
-from lstm_swap.dialects.names import unique_name
+from lstm_swap.dialects.insertion import Insertions
 
 TO_KERAS3 = 1.2
 
@@ -36,58 +32,10 @@ _LINEAR = {
 }
 
 
-@dataclass
-class ScalingLayers:
-    """The Rescaling layers to be put in front of layers, by id of the model that holds them."""
-
-    factor: float = TO_KERAS3
-    before: dict[int, list[Node]] = field(default_factory=dict)
-
-    def insert(self, model: Node, graph: Graph | None, context: Context) -> None:
-        """Put them into `model`, and into its graph where it has one."""
-        targets = {id(node): node for node in self.before.get(id(model), [])}
-        if not targets:
-            return
-        taken = {child.name for child in model.children}
-        children: list[Node] = []
-        for child in model.children:
-            if id(child) in targets:
-                new = self._layer(child, model, unique_name(f"{child.name}_scale", taken), context)
-                taken.add(new.name)
-                children.append(new)
-                if graph is not None:
-                    _wire(graph, child.name, new)
-            children.append(child)
-        inserted = [child.entry for child in children]
-        model.children[:] = children
-        others = [e for e in layer_entries(model.entry) if id(e) not in {id(c) for c in inserted}]
-        layer_entries(model.entry)[:] = inserted + others
-
-    def _layer(self, target: Node, model: Node, name: str, context: Context) -> Node:
-        config: dict[str, Any] = {
-            "name": name,
-            "trainable": True,
-            "dtype": target.config.get("dtype") or context.default_dtype,
-            "scale": self.factor,
-            "offset": 0.0,
-        }
-        entry = {"module": "keras.layers", "class_name": "Rescaling", "config": config, "registered_name": None}
-        if "name" in target.entry:
-            entry["name"] = name
-        return Node(entry, name, f"{model.path}/{name}" if model.path else name, "item", model)
-
-
-def _wire(graph: Graph, target: str, new: Node) -> None:
-    """Send the input of every call of `target` through a call of the new layer."""
-    calls = graph.calls[target]
-    graph.entries[new.name] = new.entry
-    graph.calls[new.name] = [Call([call.args[0]]) for call in calls]
-    for number, call in enumerate(calls):
-        call.args = [Ref(new.name, number), *call.args[1:]]
-
-
-def scale_hard_sigmoid(node: Node, context: Context, scaling: ScalingLayers) -> None:
+def scale_hard_sigmoid(node: Node, context: Context, insertions: Insertions, factor: float = TO_KERAS3) -> None:
     """Note what keeps the `hard_sigmoid`s of `node` (translated to Keras 3 already) exact: edits or a new layer.
+
+    factor: 1.2 to Keras 3, 1 / 1.2 on the way back.
 
     Raises:
         UnsupportedLayerError: nothing does.
@@ -97,7 +45,6 @@ def scale_hard_sigmoid(node: Node, context: Context, scaling: ScalingLayers) -> 
     gate = objects.activation_name(config.get("recurrent_activation")) == "hard_sigmoid"
     if not (activation or gate) or node.entry.get("module") != "keras.layers":
         return
-    factor = scaling.factor
     kind = _KINDS.get(name)
     if kind is not None:
         if activation and kind in ("lstm", "conv_lstm"):
@@ -116,7 +63,13 @@ def scale_hard_sigmoid(node: Node, context: Context, scaling: ScalingLayers) -> 
         fields, what = ["activation"], "its kernel and bias were"
     elif activation:
         target = _top(node)
-        scaling.before.setdefault(id(target.parent), []).append(target)
+        settings = {
+            "trainable": True,
+            "dtype": target.config.get("dtype") or context.default_dtype,
+            "scale": factor,
+            "offset": 0.0,
+        }
+        insertions.before(target, "Rescaling", "_scale", settings)
         fields, what = ["activation"], f"a Rescaling({factor:.4g}) was put in front, so its input is"
     else:
         return

@@ -5,7 +5,9 @@ from __future__ import annotations
 from lstm_swap.architecture import Change, Node
 from lstm_swap.dialects.catalog import ALIASES, KERAS3_KEYS, ONLY_KERAS2, TRANSLATED
 from lstm_swap.dialects.context import Context, default_dtype, unsupported
-from lstm_swap.dialects.hard_sigmoid import ScalingLayers, scale_hard_sigmoid
+from lstm_swap.dialects.hard_sigmoid import scale_hard_sigmoid
+from lstm_swap.dialects.insertion import Insertions
+from lstm_swap.dialects.known import is_own_class
 from lstm_swap.dialects.layers3 import translate_layer
 from lstm_swap.dialects.models3 import translate_model
 from lstm_swap.errors import UnreadableModelError
@@ -33,12 +35,12 @@ def to_keras3(root: Node, *, version: str | None) -> list[Change]:
         nodes = list(root.walk())
         for node in nodes:
             _translate(node, context)
-        scaling = ScalingLayers()
+        insertions = Insertions(modern=True)
         for node in nodes:
-            scale_hard_sigmoid(node, context, scaling)
+            scale_hard_sigmoid(node, context, insertions)
         for node in reversed(nodes):  # innermost first: an outer model's input is that of its first layer
             if node.is_model:
-                translate_model(node, context, "keras2", scaling)
+                translate_model(node, context, "keras2", insertions)
     except RecursionError:
         raise UnreadableModelError("The architecture nests deeper than can be read.") from None
     _report_shared(context)
@@ -51,7 +53,7 @@ def _translate(node: Node, context: Context) -> None:
             raise unsupported(node, "", None, "Keras 1 dropped this kind of model itself, and Keras 3 has none.")
         return
     name = ALIASES.get(node.class_name, node.class_name)
-    if not is_built_in_entry(node) or name in ("Lambda", "TensorFlowOpLayer", "TFOpLambda", "SlicingOpLambda"):
+    if is_own_class(node.entry) or name in ("Lambda", "TensorFlowOpLayer", "TFOpLambda", "SlicingOpLambda"):
         return
     if node.implicit:
         # The forward half stands in the file and speaks for both.
@@ -60,14 +62,6 @@ def _translate(node: Node, context: Context) -> None:
         context.changes = kept
     elif name in KERAS3_KEYS or name in ONLY_KERAS2 or name in TRANSLATED:
         translate_layer(node, context)
-
-
-def is_built_in_entry(node: Node) -> bool:
-    """Does the entry mean Keras's own class, not a custom one of the same name?"""
-    module, registered = node.entry.get("module"), node.entry.get("registered_name")
-    if isinstance(module, str) and not module.startswith(("keras", "tensorflow", "tf_keras")):
-        return False
-    return not (isinstance(registered, str) and ">" in registered) and ">" not in str(node.entry.get("class_name"))
 
 
 def _report_shared(context: Context) -> None:

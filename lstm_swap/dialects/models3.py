@@ -9,19 +9,19 @@ from lstm_swap.dialects import objects
 from lstm_swap.dialects.calls3 import translate_calls
 from lstm_swap.dialects.context import Context
 from lstm_swap.dialects.graph import Graph, Ref, is_functional
-from lstm_swap.dialects.hard_sigmoid import ScalingLayers
+from lstm_swap.dialects.insertion import Insertions
 from lstm_swap.dialects.layers3 import flatten_json
 from lstm_swap.dialects.names import rename_layers, unique_name
 
 _FUNCTIONAL_KEYS = ("name", "trainable", "layers", "input_layers", "output_layers")
 
 
-def translate_model(node: Node, context: Context, dialect: str, scaling: ScalingLayers) -> None:
+def translate_model(node: Node, context: Context, dialect: str, insertions: Insertions) -> None:
     """Rewrite the entry of `node`, a model whose layers are translated already, in place.
 
     Args:
         dialect: what the graph is written in now, "keras1" or "keras2".
-        scaling: the Rescaling layers that `hard_sigmoid` needs in this model.
+        insertions: the layers that are to stand before others.
     """
     entry = node.entry
     if isinstance(entry.get("config"), list):
@@ -37,7 +37,7 @@ def translate_model(node: Node, context: Context, dialect: str, scaling: Scaling
         renames = rename_layers(node, context)
         graph.rename(renames)
         translate_calls(node, graph, context)
-        scaling.insert(node, graph, context)
+        insertions.insert(node, graph)
         graph.inputs, graph.outputs = _single(graph.inputs), _single(graph.outputs)
         graph.write("keras3")
         if entry["class_name"] in ("Model", "Functional"):
@@ -47,7 +47,7 @@ def translate_model(node: Node, context: Context, dialect: str, scaling: Scaling
             _finish(node, "keras.src.models.functional", context)
     else:
         rename_layers(node, context)
-        scaling.insert(node, None, context)
+        insertions.insert(node, None)
         _input_layer(node, context)
         if entry["class_name"] == "Sequential":
             config.pop("build_input_shape", None)

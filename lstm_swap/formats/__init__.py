@@ -125,7 +125,7 @@ def container_for(model: ModelFile, out: Path) -> str:
     """
     suffix = out.suffix.lower()
     if model.weights_only:
-        if suffix and suffix not in SUFFIXES or suffix == ".keras":
+        if (suffix and suffix not in SUFFIXES) or suffix == ".keras":
             raise UsageError(f"{out}: weights without an architecture can only be written as .h5, not {suffix}")
         return model.container
     if out.name.endswith(".weights.h5"):

@@ -170,7 +170,9 @@ _WEIGHTLESS = frozenset(
 )
 
 #: Layers that own nothing themselves; what they hold are `Node.children`.
-_CONTAINERS = frozenset({"TimeDistributed", "Bidirectional", "RNN", "StackedRNNCells", "Sequential", "Model", "Functional"})
+_CONTAINERS = frozenset(
+    {"TimeDistributed", "Bidirectional", "RNN", "StackedRNNCells", "Sequential", "Model", "Functional"}
+)
 
 
 def variables(node: Node, dialect: str) -> Variables | None:

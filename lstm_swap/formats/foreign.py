@@ -34,7 +34,9 @@ _TORCH_WAY_OUT = (
     "rebuild the model in Keras and set its weights from the state_dict "
     "(PyTorch's gates are i f g o and r z n, stored as rows), then save it as .h5 or .keras"
 )
-_PICKLE_WAY_OUT = "it is not opened, because reading a pickle runs code; load it where you trust it and save the model with model.save"
+_PICKLE_WAY_OUT = (
+    "it is not opened, because that would run code; load it where you trust it and save the model with model.save"
+)
 _ARRAYS_WAY_OUT = "arrays without an architecture; set them into the model in Keras and save it as .h5 or .keras"
 
 

@@ -124,9 +124,7 @@ def _drop_unlisted(group: Any, before: list[str], after: list[str]) -> None:
                 parent = parent.rpartition("/")[0]
 
 
-def _write_layer(
-    weights: Any, layer: Node, group_name: str, materialize: Materialize, dialect: str
-) -> list[str]:
+def _write_layer(weights: Any, layer: Node, group_name: str, materialize: Materialize, dialect: str) -> list[str]:
     """Store the arrays of one top-level layer; returns their names in the order to be listed."""
     base = f"{weights.name.rstrip('/')}/{group_name}/"
     own_names: dict[int, list[str]] = {}
@@ -210,9 +208,7 @@ def _write_optimizer(file: h5py.File, model: ModelFile) -> None:
         if group is not None:
             del file["optimizer_weights"]
         return
-    same = isinstance(group, h5py.Group) and all(
-        a.source.startswith("/optimizer_weights/") for a in model.optimizer
-    )
+    same = isinstance(group, h5py.Group) and all(a.source.startswith("/optimizer_weights/") for a in model.optimizer)
     if same and [a.name for a in model.optimizer] == h5.strings(group, "weight_names"):
         return
     values = [(a.name, a.read(), a.dtype) for a in model.optimizer]

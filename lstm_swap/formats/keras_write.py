@@ -44,7 +44,7 @@ def _write_weights(file: h5py.File, model: ModelFile, materialize: Materialize, 
     from_zip = model.container in ("keras", "weights.h5")
     for node, path in weight_paths(model.root):
         known = variables(node, dialect)
-        arrays = [(v, d) for v, d in materialize(node)] if node.edits else node.arrays
+        arrays: list[Array | tuple[Any, str]] = list(materialize(node)) if node.edits else list(node.arrays)
         group = file.require_group(f"{path}/vars" if path else "vars")
         group.attrs["name"] = _attribute(entry_name(node.entry))
         for i, array in enumerate(arrays):
@@ -59,7 +59,7 @@ def _write_weights(file: h5py.File, model: ModelFile, materialize: Materialize, 
             if isinstance(array, Array):
                 h5.write(file, name, array.read(), array.dtype)
             else:
-                h5.write(file, name, *array)
+                h5.write(file, name, array[0], array[1])
     if from_zip and model.store is not None:
         _copy_rest(file, model)
     for i, array in enumerate(model.optimizer):

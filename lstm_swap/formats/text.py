@@ -60,6 +60,8 @@ def read(path: Path) -> ModelFile:
     if path.stat().st_size > CONFIG_LIMIT:
         raise UnreadableModelError(f"{where}: a text of {path.stat().st_size:,} bytes is no architecture")
     data = path.read_bytes()
+    if data.lstrip()[:1] == b'"':  # json.dump(model.to_json()): the text of an architecture as a JSON string
+        data = _inner_text(data, where)
     if data.lstrip()[:1] in (b"{", b"["):
         entry = parse_architecture(data, where, "the JSON architecture")
         document = json.loads(data)
@@ -83,6 +85,14 @@ def _expanded_size(value: Any, known: dict[int, int]) -> int:
         items = value.values() if isinstance(value, dict) else value
         known[id(value)] = 1 + sum(_expanded_size(item, known) for item in items)
     return known[id(value)]
+
+
+def _inner_text(data: bytes, where: str) -> bytes:
+    try:
+        inner = json.loads(data)
+    except ValueError as problem:
+        raise UnreadableModelError(f"{where}: neither JSON nor YAML that can be read ({problem})") from None
+    return str(inner).encode()
 
 
 def _yaml(data: bytes, where: str) -> Any:

@@ -15,7 +15,7 @@ from lstm_swap.layers._backend import require_tensorflow_backend
 
 require_tensorflow_backend()
 
-from lstm_swap.layers.fused_gru import FusedGRU
-from lstm_swap.layers.fused_lstm import FusedLSTM
+from lstm_swap.layers.fused_gru import FusedGRU  # noqa: E402
+from lstm_swap.layers.fused_lstm import FusedLSTM  # noqa: E402
 
 __all__ = ["FusedGRU", "FusedLSTM"]

@@ -17,15 +17,9 @@ def require_tensorflow_backend() -> None:
         RuntimeError: Keras runs on another backend.
     """
     try:
-        import tensorflow  # noqa: F401
+        import keras  # imports its backend
     except ImportError as error:
-        raise MissingDependencyError(
-            f"The fused layers need TensorFlow, which cannot be imported: {INSTALL}"
-        ) from error
-    try:
-        import keras
-    except ImportError as error:
-        raise MissingDependencyError(f"The fused layers need Keras 3, which cannot be imported: {INSTALL}") from error
+        raise MissingDependencyError(f"The fused layers need Keras 3 on TensorFlow ({error}): {INSTALL}") from error
     check_keras(keras)
 
 

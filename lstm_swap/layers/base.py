@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import keras
+import tensorflow as tf
 from keras import ops
 
 from lstm_swap.layers import kernels, views
@@ -89,8 +90,8 @@ class FusedRNN(keras.layers.Layer):  # type: ignore[misc]
         """Take the arguments that have one allowed value out of `kwargs`; any other value is an error."""
         for name, allowed in self.fixed.items():
             value = kwargs.pop(name, allowed)
-            if isinstance(allowed, str):
-                same = value is not None and keras.activations.get(value) is keras.activations.get(allowed)
+            if isinstance(allowed, str):  # a function, which Keras and TensorFlow have under the same name
+                same = keras.activations.get(value) in [getattr(m, allowed) for m in (keras.activations, ops, tf)]
             else:
                 same = value == allowed
             if not same:

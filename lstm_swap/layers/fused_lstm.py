@@ -22,8 +22,8 @@ class FusedLSTM(FusedRNN):
     - kernel (4u, features), recurrent_kernel (4u, u), bias (4u,): u is the units, gates i f c o by rows. cuDNN's second
       bias set is zeros: a bias in two halves would learn at twice the rate.
 
-    With jit_compile="auto" Keras compiles the model with XLA only where no NVIDIA GPU is visible, because cuDNN's op has
-    no XLA kernel; jit_compile=True beside a GPU is an error when the model trains.
+    XLA: where an NVIDIA GPU is visible the layer tells Keras that it cannot be compiled, because cuDNN's op has no XLA
+    kernel; jit_compile="auto" then leaves the model uncompiled, and jit_compile=True does so with a warning.
 
     Args:
         units: width of output and states.

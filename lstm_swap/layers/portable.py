@@ -42,30 +42,27 @@ def run(
     valid = None
     if mask is not None:
         valid = tf.TensorArray(tf.bool, size=time_steps).unstack(tf.transpose(mask)[:, :, tf.newaxis])
-    outputs = tf.TensorArray(
-        x.dtype,
-        size=time_steps if return_sequences else 0,
-        element_shape=states[0].shape,
-    )
+    # XLA cannot differentiate a loop that carries an array of no elements, so only what is asked for is carried.
+    collected = []
+    if return_sequences:
+        collected = [tf.TensorArray(x.dtype, size=time_steps, element_shape=states[0].shape)]
 
-    def body(time: Any, outputs: Any, *old: Any) -> tuple[Any, ...]:
+    def body(time: Any, collected: Any, old: Any) -> tuple[Any, ...]:
         new = step(inputs.read(time), old)
         if valid is not None:
             keep = valid.read(time)
             new = [tf.where(keep, after, before) for after, before in zip(new, old, strict=True)]
         for after, before in zip(new, old, strict=True):
             after.set_shape(before.shape)
-        if return_sequences:
-            outputs = outputs.write(time, new[0])
-        return time + 1, outputs, *new
+        return time + 1, [array.write(time, new[0]) for array in collected], new
 
-    _, outputs, *last = tf.while_loop(
+    _, collected, last = tf.while_loop(
         lambda time, *_: time < time_steps,
         body,
-        (tf.constant(0), outputs, *states),
+        (tf.constant(0), collected, list(states)),
         maximum_iterations=time_steps,  # XLA must know how much the gradient will have to remember
     )
-    return [tf.transpose(outputs.stack(), (1, 0, 2)), *last] if return_sequences else last
+    return [*(tf.transpose(array.stack(), (1, 0, 2)) for array in collected), *last]
 
 
 def _project(x: Any, kernel: Any, bias: Any) -> Any:

@@ -130,7 +130,10 @@ class CallGraph:
         found += [Root("variables", name, (name,)) for name in dict.fromkeys(variables) if name in self._main]
         if len(found) * (len(self.functions) + len(self._main)) <= _ROOTS_TIMES_NODES:
             return found
-        return [_together(kind, [root for root in found if root.kind == kind]) for kind in dict.fromkeys(r.kind for r in found)]
+        return [
+            _together(kind, [root for root in found if root.kind == kind])
+            for kind in dict.fromkeys(r.kind for r in found)
+        ]
 
 
 def _together(kind: str, roots: list[Root]) -> Root:

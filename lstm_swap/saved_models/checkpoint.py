@@ -1,7 +1,7 @@
 """The variables of a SavedModel: a TensorFlow checkpoint under `variables/variables`.
 
-TensorFlow 2 stores them under paths of the object graph (`layer_with_weights-0/cell/kernel/.ATTRIBUTES/VARIABLE_VALUE`),
-TensorFlow 1 under their names.
+TensorFlow 2 stores them under paths of the object graph (`layer-1/cell/kernel/.ATTRIBUTES/VARIABLE_VALUE`), TensorFlow
+1 under their names.
 """
 
 from __future__ import annotations
@@ -43,7 +43,13 @@ class Checkpoint:
         tf = tensorflow("reading the variables of a SavedModel")
         self.folder = folder / "variables"
         prefix = self.folder / "variables"
-        self._errors: tuple[type[BaseException], ...] = (tf.errors.OpError, ValueError, RuntimeError, TypeError, OSError)
+        self._errors: tuple[type[BaseException], ...] = (
+            tf.errors.OpError,
+            ValueError,
+            RuntimeError,
+            TypeError,
+            OSError,
+        )
         if not Path(f"{prefix}.index").is_file():
             raise UnreadableModelError(f"{prefix}.index: no such file, so the model has no variables that can be read")
         try:

@@ -71,13 +71,10 @@ class Library:
         if op is None:
             return
         for attribute in op.attr:
-            if attribute.HasField("default_value") and attribute.name in node.attr:
-                if node.attr[attribute.name] == attribute.default_value:
-                    del node.attr[attribute.name]
-        if self._ops and node.op not in self._ops:  # an empty list was never filled
-            self._ops.add(node.op)
-            self._op_list.op.add().CopyFrom(op)
-            self._op_list.op.sort(key=lambda listed: listed.name)
+            name = attribute.name
+            if attribute.HasField("default_value") and name in node.attr and node.attr[name] == attribute.default_value:
+                del node.attr[name]
+        self._list_op(node.op)
 
     def call(self, node: Any, added: Added, inputs: Sequence[int]) -> None:
         """Turn `node` in place into a call of `added`; name and inputs stay. inputs: dtypes of the inputs."""
@@ -96,7 +93,7 @@ class Library:
     def _list_op(self, name: str) -> None:
         from tensorflow.python.framework import op_def_registry
 
-        if self._ops and name not in self._ops:
+        if self._ops and name not in self._ops:  # an empty list was never filled
             self._ops.add(name)
             self._op_list.op.add().CopyFrom(op_def_registry.get(name))
             self._op_list.op.sort(key=lambda listed: listed.name)

@@ -11,8 +11,8 @@ The ops are defined in tensorflow/core/ops/cudnn_rnn_ops.cc; what they compute i
 | sequence_lengths | (batch,), CudnnRNNV3 only |
 
 With `time_major=False` (CudnnRNNV3 only) batch comes first in all of them: (batch, time, features) and (batch, layers x
-directions, units). Outputs: output (as input, with directions x units features), output_h, output_c (a scalar where there
-is no c), reserve_space and, from V2 on, host_reserved: memory for the backward pass, of no meaning in inference.
+directions, units). Outputs: output (as input, with directions x units features), output_h, output_c (a scalar where
+there is no c), reserve_space and, from V2 on, host_reserved: memory for the backward pass, meaningless in inference.
 """
 
 from __future__ import annotations
@@ -85,15 +85,16 @@ def describe(node: Any, shapes: list[Shape], where: str) -> RnnNode:
         raise UnreadableModelError(f"{where}: {node.op} with {len(shapes)} inputs")
     if attributes["num_proj"]:
         raise UnsupportedLayerError(
-            f"{where}: num_proj={attributes['num_proj']}: an LSTM with a projection of its output has no portable form here; "
-            "rebuild it in Keras from the recovered arrays"
+            f"{where}: num_proj={attributes['num_proj']}: an LSTM with a projection of its output has no portable form "
+            "here; rebuild it in Keras from the recovered arrays"
         )
     directions = 2 if attributes["direction"] == "bidirectional" else 1
     x, h = (_rank3(shape, name, where) for shape, name in zip(shapes[:2], ("input", "input_h"), strict=True))
     stacked = h[0] if attributes["time_major"] else h[1]
     if stacked is None:
         raise UnsupportedLayerError(
-            f"{where}: the shape of input_h does not tell the number of layers; only a graph with a fixed one can be rewritten"
+            f"{where}: the shape of input_h does not tell the number of layers; only a graph with a fixed one can be "
+            "rewritten"
         )
     if stacked < 1 or stacked % directions or stacked > 2048:
         raise UnreadableModelError(f"{where}: input_h holds {stacked} states for {directions} direction(s)")
@@ -113,8 +114,8 @@ def describe(node: Any, shapes: list[Shape], where: str) -> RnnNode:
     )
     if attributes["dropout"] and attributes["is_training"] and described.layers > 1:
         raise UnsupportedLayerError(
-            f"{where}: dropout={attributes['dropout']:g} between layers with is_training=True: the graph computes random "
-            "numbers, so it is a training graph; export the model for inference"
+            f"{where}: dropout={attributes['dropout']:g} between layers with is_training=True: the graph computes "
+            "random numbers, so it is a training graph; export the model for inference"
         )
     _check_size(described, where)
     return described

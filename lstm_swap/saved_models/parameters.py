@@ -26,7 +26,9 @@ def portable_parameter_op(node: Any, where: str) -> tuple[Callable[..., tuple[An
     mode = _text(node, "rnn_mode", "lstm")
     directions = 2 if _text(node, "direction", "unidirectional") == "bidirectional" else 1
     if "num_proj" in node.attr and node.attr["num_proj"].i:
-        raise UnsupportedLayerError(f"{where}: num_proj={node.attr['num_proj'].i}: projections have no portable form here")
+        raise UnsupportedLayerError(
+            f"{where}: num_proj={node.attr['num_proj'].i}: projections have no portable form here"
+        )
     if _text(node, "input_mode", "linear_input") != "linear_input" or mode not in GATES:
         raise UnsupportedLayerError(f"{where}: only linear_input is read here, in one of the modes {', '.join(GATES)}")
     gates = GATES[mode]

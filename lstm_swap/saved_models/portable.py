@@ -2,8 +2,8 @@
 
 Nothing is assumed about how the parameter buffer came about: it is taken apart in the graph. For each layer and
 direction (layer 0 forward, layer 0 backward, layer 1 forward, ...) it holds the input matrices of all gates, (units,
-inputs) each, then the state matrices, (units, units) each; after the matrices of all layers come the biases, for each layer
-and direction first those of the input, then those of the state (NVIDIA, cuDNN API, cudnnGetRNNWeightParams and
+inputs) each, then the state matrices, (units, units) each; after the matrices of all layers come the biases, for each
+layer and direction first those of the input, then those of the state (NVIDIA, cuDNN API, cudnnGetRNNWeightParams and
 cudnnRNNMode_t)::
 
     lstm   i f g o   c' = sigm(f) c + sigm(i) tanh(g)    h' = sigm(o) tanh(c'),  i = W_i x + bW_i + R_i h + bR_i, ...

@@ -1,8 +1,8 @@
 """Opening a SavedModel folder without trusting it.
 
 The graph is one protocol buffer, `saved_model.pb` (tensorflow/core/protobuf/saved_model.proto). Parsed it takes up to
-fifty times its size in memory where a file is built for that, so files above a small size are walked first, and one with
-too many entries is refused. Nothing that the graph describes is run.
+sixty times its size in memory where a file is built for that, so files above a small size are walked first, and one
+with too many entries is refused. Nothing that the graph describes is run.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def read_graph(path: Path) -> Any:
     """
     if (path / "saved_model.cpb").exists() and not is_saved_model(path):
         raise UnreadableModelError(
-            f"{path}: a SavedModel in split form (saved_model.cpb), which is not read; load it with TensorFlow and save "
-            "it again with tf.saved_model.save"
+            f"{path}: a SavedModel in split form (saved_model.cpb), which is not read; load it with TensorFlow and "
+            "save it again with tf.saved_model.save"
         )
     file = path / _PB if (path / _PB).exists() or not (path / _PBTXT).exists() else path / _PBTXT
     size = _regular_size(file)

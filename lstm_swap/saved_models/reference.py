@@ -92,7 +92,7 @@ def run_reference(
 def _take_apart(
     node: RnnNode, params: np.ndarray[Any, Any], units: int, features: int
 ) -> list[tuple[list[Floats] | None, list[Floats], list[Floats], list[Floats]]]:
-    """Input matrices by gate (None: skip_input), state matrices, input biases, state biases of each layer and direction."""
+    """Input matrices by gate (None: skip_input), state matrices, input and state biases of each layer and direction."""
     gates = range(GATES[node.mode])
     places = [(layer, direction) for layer in range(node.layers) for direction in range(node.directions)]
     buffer = _Buffer(params)

@@ -57,7 +57,15 @@ class Shapes:
                 ]
                 for name in nodes
             }
-        except (tf.errors.OpError, ValueError, KeyError, TypeError, IndexError, RuntimeError, AttributeError) as problem:
+        except (
+            tf.errors.OpError,
+            ValueError,
+            KeyError,
+            TypeError,
+            IndexError,
+            RuntimeError,
+            AttributeError,
+        ) as problem:
             place = f"function {function!r}" if function else "the main graph"
             reason = " ".join(str(problem).split())[:300]
             raise UnreadableModelError(f"{self._path}: TensorFlow cannot import {place}: {reason}") from None

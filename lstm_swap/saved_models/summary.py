@@ -40,6 +40,8 @@ class CudnnNode:
         function: the library function that it stands in; "" for the main graph.
         op: CudnnRNNV3 and the like; mode: lstm, gru, rnn_tanh or rnn_relu.
         reached_from: what runs it on a CPU, in words; empty for a node in an alternative that only a GPU takes.
+        needed: it runs from a signature, from the loading of variables or, in a folder without signatures, from a
+            function that loading gives back.
     """
 
     function: str
@@ -47,6 +49,7 @@ class CudnnNode:
     op: str
     mode: str
     reached_from: tuple[str, ...]
+    needed: bool
 
 
 @dataclass
@@ -59,7 +62,7 @@ class SavedModelSummary:
         cudnn_nodes: all of them, whether they run or not.
         needs_gpu: a cuDNN node runs, and there is no other branch for a CPU.
         has_keras_metadata: Keras left its description of the layers.
-        architecture: the root model's {"class_name", "config"}, None where it is not there (Keras 3's export, subclasses).
+        architecture: the root model's {"class_name", "config"}, None where there is none (as in Keras 3's export).
         keras_version: of the Keras that wrote the description.
         variables: of the checkpoint; empty where it cannot be read (then a warning says so).
     """
@@ -89,14 +92,11 @@ def summarize(path: str | Path) -> SavedModelSummary:
     warnings: list[str] = []
     nodes: list[CudnnNode] = []
     signatures: list[Signature] = []
-    needs_gpu = False
     for meta_graph in graph.meta_graphs:
-        calls = CallGraph(meta_graph)
-        found, needed = find_cudnn_nodes(calls)
+        found = find_cudnn_nodes(CallGraph(meta_graph))
         nodes += found
-        needs_gpu |= needed
         signatures += _signatures(meta_graph)
-        warnings += _warnings(calls, found, needed)
+        warnings += _warnings(found)
     metadata = _metadata(folder, graph, warnings)
     return SavedModelSummary(
         path=folder,
@@ -104,7 +104,7 @@ def summarize(path: str | Path) -> SavedModelSummary:
         tags=tuple(tuple(m.meta_info_def.tags) for m in graph.meta_graphs),
         signatures=signatures,
         cudnn_nodes=nodes,
-        needs_gpu=needs_gpu,
+        needs_gpu=any(node.needed for node in nodes),
         has_keras_metadata=metadata is not None,
         architecture=metadata.architecture if metadata else None,
         keras_version=metadata.keras_version if metadata else None,
@@ -113,17 +113,16 @@ def summarize(path: str | Path) -> SavedModelSummary:
     )
 
 
-def find_cudnn_nodes(calls: CallGraph) -> tuple[list[CudnnNode], bool]:
-    """The cuDNN nodes of a meta graph, and whether it needs a GPU.
-
-    It does where such a node runs from a signature, from the loading of variables, or, in a folder without
-    signatures, from a function that loading gives back.
-    """
+def find_cudnn_nodes(calls: CallGraph) -> list[CudnnNode]:
+    """The cuDNN nodes of a meta graph, and what runs them."""
     sites = [
-        (function, node) for function in (MAIN, *calls.functions) for node in calls.nodes(function) if node.op in CUDNN_OPS
+        (function, node)
+        for function in (MAIN, *calls.functions)
+        for node in calls.nodes(function)
+        if node.op in CUDNN_OPS
     ]
     if not sites:
-        return [], False
+        return []
     roots = calls.roots()
     reached: dict[tuple[str, str], list[Root]] = {}
     for root in roots:
@@ -132,19 +131,19 @@ def find_cudnn_nodes(calls: CallGraph) -> tuple[list[CudnnNode], bool]:
             if node.name in main if function == MAIN else function in functions:
                 reached.setdefault((function, node.name), []).append(root)
     vital = {"signature", "variables"} if any(r.kind == "signature" for r in roots) else {"function", "variables"}
-    found, needs_gpu = [], False
+    found = []
     for function, node in sites:
-        from_roots = reached.get((function, node.name), [])
-        needs_gpu |= any(root.kind in vital for root in from_roots)
+        by = reached.get((function, node.name), [])
         mode = node.attr["rnn_mode"].s.decode("utf-8", "replace") if "rnn_mode" in node.attr else "lstm"
-        found.append(CudnnNode(function, node.name, node.op, mode, tuple(str(root) for root in from_roots)))
-    return found, needs_gpu
+        needed = any(root.kind in vital for root in by)
+        found.append(CudnnNode(function, node.name, node.op, mode, tuple(str(root) for root in by), needed))
+    return found
 
 
-def _warnings(calls: CallGraph, found: list[CudnnNode], needed: bool) -> list[str]:
+def _warnings(found: list[CudnnNode]) -> list[str]:
     """What a reader should know beside needs_gpu."""
     out = []
-    if found and not needed:
+    if found and not any(node.needed for node in found):
         only = sorted({where for node in found for where in node.reached_from})
         if only:
             out.append(f"cuDNN nodes run only from {', '.join(only[:3])}; the signatures do without")
@@ -164,7 +163,9 @@ def _signatures(meta_graph: Any) -> list[Signature]:
 
 
 def _tensors(infos: Any) -> tuple[TensorInfo, ...]:
-    return tuple(TensorInfo(key, dtype_name(info.dtype), shape_of(info.tensor_shape)) for key, info in sorted(infos.items()))
+    return tuple(
+        TensorInfo(key, dtype_name(info.dtype), shape_of(info.tensor_shape)) for key, info in sorted(infos.items())
+    )
 
 
 def dtype_name(number: int) -> str:
