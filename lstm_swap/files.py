@@ -16,7 +16,7 @@ from lstm_swap.errors import IneligibleLayerError, UnreadableModelError, UsageEr
 from lstm_swap.formats import ModelFile
 from lstm_swap.output import default_output, write_safely
 from lstm_swap.planning import Plan, make_plan, recurrent_layers
-from lstm_swap.proof import Prover
+from lstm_swap.proof import Ahead, Prover
 from lstm_swap.report import Report
 from lstm_swap.rules import FORMS
 from lstm_swap.settings import settings
@@ -218,22 +218,13 @@ def convert_model(
     if dry_run:
         report.verified = None
         return report
-    done = 0
-
-    def materialize(node: Node) -> Any:
-        nonlocal done
-        values = prover.materialize(node)
-        done += 1
-        if progress is not None:
-            progress(done, len(edited))
-        return values
-
-    write_safely(
-        model.path,
-        target,
-        force,
-        lambda temporary: formats.save_model(model, temporary, materialize, dialect, container),
-    )
+    with Ahead(prover, edited, progress) as materialize:
+        write_safely(
+            model.path,
+            target,
+            force,
+            lambda temporary: formats.save_model(model, temporary, materialize, dialect, container),
+        )
     report.output = str(target)
     for decision in plan.decisions:
         decision.max_error = prover.errors.get(id(decision.node))

@@ -6,7 +6,9 @@ by `weights.reference`, which is written from the definitions of the layers and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -21,12 +23,18 @@ from lstm_swap.weights.recurrence import Recurrence
 from lstm_swap.weights.reference import forward
 
 Arrays = list[np.ndarray[Any, Any]]
+Values = list[tuple[np.ndarray[Any, Any], str]]
 
 #: Largest difference, times max(1, largest magnitude of the reference).
 TOLERANCE = 1e-6
 
-#: Sequences, time steps: enough for states to act on each other.
+#: Sequences and time steps of the random input. A layer is its step, applied again and again, so one step from random
+#: states says the same as many; small layers get several all the same.
 BATCH, STEPS = 2, 4
+LARGE = 1 << 20  # numbers
+
+#: A layer of fewer numbers than this is prepared while the one before it is written (memory, for the others).
+AHEAD = 12 << 20
 
 
 def recurrence(found: Settings, config: dict[str, Any], arrays: int, dialect: str) -> Recurrence:
@@ -90,7 +98,7 @@ class Prover:
                 hint = f"; the arrays are those of the {known[1]} form, so class and weights disagree"
             raise UnreadableModelError(f"{self.where}: layer {node.path!r} ({found.class_name}): {problem}{hint}")
 
-    def materialize(self, node: Node) -> list[tuple[np.ndarray[Any, Any], str]]:
+    def materialize(self, node: Node) -> Values:
         """The layer's final arrays, each with the dtype in which it is stored.
 
         Raises:
@@ -136,14 +144,28 @@ class Prover:
         found = settings(node, version=self.version)
         new = recurrence(found, own_config(node), len(values), self.dialect)
         rng = np.random.default_rng(0)
-        x = rng.standard_normal(input_shape(old, arrays))
-        out_a, states_a = forward(old, arrays, x, return_sequences=True)
-        out_b, states_b = forward(new, values, x, return_sequences=True)
+        x = rng.standard_normal(input_shape(old, arrays)) * _moderate(arrays[0])
+        options: dict[str, Any] = {"return_sequences": True}
+        if old.kind != "conv_lstm":
+            count = 2 if old.kind == "lstm" else 1
+            h = [rng.standard_normal((BATCH, old.units)) * _moderate(arrays[1]) for _ in range(count)]
+            options["initial_state"] = h
+        with ThreadPoolExecutor(1) as other:  # NumPy computes outside the interpreter's lock
+            later = other.submit(forward, new, values, x, **options)
+            out_a, states_a = forward(old, arrays, x, **options)
+            out_b, states_b = later.result()
         worst = 0.0
         for a, b in zip([out_a, *states_a], [out_b, *states_b], strict=True):
             scale = max(1.0, float(np.abs(a).max(initial=0.0)))
             worst = max(worst, float(np.abs(a - b).max(initial=0.0)) / scale)
         return worst
+
+
+def _moderate(kernel: np.ndarray[Any, Any]) -> float:
+    """A factor for random input with which wide layers do not saturate: a flat sigmoid would hide differences."""
+    sample = kernel.reshape(-1)[:: max(1, kernel.size // 4096)].astype(np.float64)
+    size = float(np.sqrt(np.mean(sample**2) * max(kernel.shape))) if sample.size else 0.0
+    return 1.0 / max(1.0, size)
 
 
 def input_shape(spec: Recurrence, arrays: Arrays) -> tuple[int, ...]:
@@ -155,4 +177,38 @@ def input_shape(spec: Recurrence, arrays: Arrays) -> tuple[int, ...]:
         last = [*size, channels] if spec.data_format == "channels_last" else [channels, *size]
         return (BATCH, STEPS, *last)
     features = kernel[1] if spec.layout == "fused" else kernel[0]
-    return (BATCH, STEPS, features)
+    large = sum(a.size for a in arrays) > LARGE
+    return (BATCH, 1 if large else STEPS, features)
+
+
+class Ahead:
+    """Materializes the next layer while the writer is busy with the last one.
+
+    Call it with the nodes in any order; those that come as `nodes` lists them are ready when they are asked for.
+    """
+
+    def __init__(self, prover: Prover, nodes: Sequence[Node], progress: Callable[[int, int], None] | None) -> None:
+        self.prover, self.nodes, self.progress = prover, list(nodes), progress
+        self.places = {id(node): i for i, node in enumerate(self.nodes)}
+        self.pool = ThreadPoolExecutor(1)
+        self.ready: dict[int, Future[Values]] = {}
+        self.done = 0
+
+    def __call__(self, node: Node) -> Values:
+        future = self.ready.pop(id(node), None)
+        values = self.prover.materialize(node) if future is None else future.result()
+        following = self.places[id(node)] + 1
+        if following < len(self.nodes):
+            coming = self.nodes[following]
+            if sum(math.prod(a.shape) for a in coming.arrays) < AHEAD:
+                self.ready[id(coming)] = self.pool.submit(self.prover.materialize, coming)
+        self.done += 1
+        if self.progress is not None:
+            self.progress(self.done, len(self.nodes))
+        return values
+
+    def __enter__(self) -> Ahead:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.shutdown(cancel_futures=True)

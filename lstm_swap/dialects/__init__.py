@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lstm_swap.dialects import keras1, keras2
+from lstm_swap.dialects import keras1, keras2, keras3
 from lstm_swap.dialects.detect import detect
 from lstm_swap.dialects.known import built_in, custom_functions, lambdas, unknown_classes
 
-__all__ = ["built_in", "custom_functions", "detect", "keras1", "keras2", "lambdas", "unknown_classes"]
+__all__ = ["built_in", "custom_functions", "detect", "keras1", "keras2", "keras3", "lambdas", "unknown_classes"]

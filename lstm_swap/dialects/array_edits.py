@@ -52,10 +52,11 @@ class ScaleLinear:
     Args:
         factor: 1.2 from Keras 2 to 3, 1 / 1.2 on the way back.
         skip: leading arrays that stay (1 for a separable convolution: its second kernel carries the factor).
+        transposed: the kernel holds the outputs on its last axis but one, as transposed convolutions do.
     """
 
-    def __init__(self, factor: float, skip: int = 0) -> None:
-        self.factor, self.skip = factor, skip
+    def __init__(self, factor: float, skip: int = 0, transposed: bool = False) -> None:
+        self.factor, self.skip, self.transposed = factor, skip, transposed
         self.title = f"kernel and bias of hard_sigmoid times {factor:.4g}"
 
     def weights(self, arrays: list[Array]) -> list[Array]:
@@ -69,13 +70,17 @@ class ScaleLinear:
 
         One output position of a convolution is the product of the inputs under the window with the flattened kernel.
         """
-        x = rng.standard_normal((16, int(np.prod(before[self.skip].shape[:-1]))))
+        kernel = before[self.skip].shape
+        outputs = kernel[-2] if self.transposed else kernel[-1]
+        x = rng.standard_normal((16, int(np.prod(kernel)) // outputs))
         old, new = ("keras2", "keras3") if self.factor > 1 else ("keras3", "keras2")
         difference = hard_sigmoid(self._argument(x, before), old) - hard_sigmoid(self._argument(x, after), new)
         return float(np.abs(difference).max(initial=0.0))
 
     def _argument(self, x: Array, arrays: list[Array]) -> Array:
         kernel = np.asarray(arrays[self.skip], dtype=np.float64)
+        if self.transposed:
+            kernel = np.swapaxes(kernel, -1, -2)
         y = x @ kernel.reshape(-1, kernel.shape[-1])
         for bias in arrays[self.skip + 1 :]:
             y = y + np.asarray(bias, dtype=np.float64).reshape(-1)[: y.shape[-1]]

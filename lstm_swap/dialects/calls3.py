@@ -27,6 +27,12 @@ def translate_calls(model: Node, graph: Graph, context: Context) -> None:
             for key in ("constants", "initial_state", "mask"):
                 if key in call.kwargs and call.kwargs[key] is None:
                     del call.kwargs[key]  # tf.keras 2.0 writes these out
+            if call.kwargs.get("training") is True:
+                message = (
+                    "training=True is part of the graph and stays there. Keras 3 lets predict() and "
+                    "model(x, training=False) overrule it: call model(x) to have dropout on at inference"
+                )
+                context.add(child, "training", True, True, "report", message)
             if id(child.entry) in context.causal:
                 call.kwargs["use_causal_mask"] = True
 
@@ -38,7 +44,7 @@ def _initial_state(node: Node, call: Call, graph: Graph, context: Context) -> No
     inputs = call.args[0] if call.args else None
     if not isinstance(inputs, list):
         return
-    sequence, states = inputs[0], inputs[1:]
+    sequence, states = inputs[0], _flat(inputs[1:])
     count = _state_count(node)
     if count is not None and len(states) > count:
         raise unsupported(
@@ -49,9 +55,13 @@ def _initial_state(node: Node, call: Call, graph: Graph, context: Context) -> No
     for ref in states:
         if isinstance(ref, Ref):
             graph.shapes.setdefault(ref, ([None, units] if units else [None], context.default_dtype))
-    call.kwargs["initial_state"] = [s.value if isinstance(s, Constant) else s for s in _nested(node, states)]
+    call.kwargs["initial_state"] = _nested(node, [s.value if isinstance(s, Constant) else s for s in states])
     message = "the initial states stand among the inputs; Keras 3 takes them as the argument initial_state"
     context.add(node, "initial_state", "inputs", "initial_state", "opens", message)
+
+
+def _flat(value: Any) -> list[Any]:
+    return [leaf for part in value for leaf in _flat(part)] if isinstance(value, list) else [value]
 
 
 def _nested(node: Node, states: list[Any]) -> list[Any]:
@@ -64,7 +74,7 @@ def _nested(node: Node, states: list[Any]) -> list[Any]:
     for inner in cell.children:
         count = _STATES.get(inner.class_name, 1)
         part, left = left[:count], left[count:]
-        grouped.append(part if count > 1 else part[0])
+        grouped += [part] if count > 1 else part
     return grouped + left
 
 

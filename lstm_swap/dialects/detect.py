@@ -18,7 +18,7 @@ _KERAS3_KEYS = frozenset("batch_shape zero_output_for_mask".split())
 
 
 def detect(entry: dict[str, Any], keras_version: str | None) -> str:
-    """"keras1", "keras2" or "keras3".
+    """ "keras1", "keras2" or "keras3".
 
     Args:
         entry: the architecture; keras_version: as the file states it, None where it does not.

@@ -183,7 +183,7 @@ class Graph:
         flat = argument if isinstance(argument, list) else [argument]
         simple = bool(flat) and all(isinstance(v, Ref) for v in flat) and not any(refs(call.kwargs))
         if simple and not known:
-            return [[ref.layer, ref.call, ref.tensor, dict(call.kwargs)] for ref in flat]
+            return [[ref.layer, ref.call, ref.tensor, dict(call.kwargs)] for ref in flat if isinstance(ref, Ref)]
         return {
             "args": map_refs(_plain(call.args), self._tensor_object),
             "kwargs": map_refs(_plain(call.kwargs), self._tensor_object),

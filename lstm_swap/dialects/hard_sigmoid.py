@@ -43,7 +43,7 @@ def scale_hard_sigmoid(node: Node, context: Context, insertions: Insertions, fac
     name, config = node.class_name, node.config
     activation = objects.activation_name(config.get("activation")) == "hard_sigmoid"
     gate = objects.activation_name(config.get("recurrent_activation")) == "hard_sigmoid"
-    if not (activation or gate) or node.entry.get("module") != "keras.layers":
+    if not (activation or gate) or (node.entry.get("module") != "keras.layers" and not node.implicit):
         return
     kind = _KINDS.get(name)
     if kind is not None:
@@ -52,14 +52,14 @@ def scale_hard_sigmoid(node: Node, context: Context, insertions: Insertions, fac
                 node,
                 "activation",
                 "hard_sigmoid",
-                "hard_sigmoid has another slope in Keras 3, and the one that acts on the cell state cannot be made good "
-                "by any weights. Give the layer a custom activation with the old slope.",
+                "hard_sigmoid has another slope in Keras 2 than in Keras 3, and where it acts on the cell state no weights "
+                "can make that good. Give the layer a custom activation with the slope of the file.",
             )
         node.edits.append(ScaleGates(kind, factor, gates=gate, candidate=activation))
         fields = [f for f, used in (("recurrent_activation", gate), ("activation", activation)) if used]
         what = "its columns in kernel, recurrent kernel and bias were"
     elif name in _LINEAR:
-        node.edits.append(ScaleLinear(factor, _LINEAR[name]))
+        node.edits.append(ScaleLinear(factor, _LINEAR[name], transposed=name.endswith("Transpose")))
         fields, what = ["activation"], "its kernel and bias were"
     elif activation:
         target = _top(node)
@@ -74,9 +74,10 @@ def scale_hard_sigmoid(node: Node, context: Context, insertions: Insertions, fac
     else:
         return
     for field_ in fields:
+        here, there = ("0.2 x", "x / 6") if factor > 1 else ("x / 6", "0.2 x")
         message = (
-            f"hard_sigmoid is clip(0.2 x + 0.5) in this file and clip(x / 6 + 0.5) in Keras 3: {what} multiplied by "
-            f"{factor:.4g}, which keeps the numbers"
+            f"hard_sigmoid is clip({here} + 0.5) in this file and clip({there} + 0.5) in Keras "
+            f"{3 if factor > 1 else 2}: {what} multiplied by {factor:.4g}, which keeps the numbers"
         )
         context.add(node, field_, "hard_sigmoid", "hard_sigmoid", "numbers", message)
 
@@ -90,10 +91,8 @@ def _top(node: Node) -> Node:
                 node,
                 "activation",
                 "hard_sigmoid",
-                "hard_sigmoid has another slope in Keras 3, and the input of a layer inside "
+                "hard_sigmoid has another slope in Keras 2 than in Keras 3, and the input of a layer inside "
                 f"{top.parent.class_name if top.parent else 'nothing'} cannot be multiplied.",
             )
         top = top.parent
     return top
-
-

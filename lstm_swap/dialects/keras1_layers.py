@@ -175,7 +175,9 @@ def _embedding(node: Node, config: dict[str, Any], context: Context) -> None:
             config[new] = config.pop(old)
     dropout = config.pop("dropout", 0.0)
     if dropout:
-        message = f"the dropout of {dropout} of whole words, which acts in training alone, is left out: no Keras since has it"
+        message = (
+            f"the dropout of {dropout} of whole words, which acts in training alone, is left out: no Keras since has it"
+        )
         context.add(node, "dropout", dropout, None, "report", message)
 
 

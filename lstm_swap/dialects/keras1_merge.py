@@ -49,8 +49,16 @@ def translate_merge(node: Node, context: Context, insertions: Insertions) -> Non
         raise unsupported(node, "mode", mode, "Keras 1 itself knows no such mode.")
     node.entry["class_name"] = new
     node.entry["config"] = config
-    context.add(node, "class_name", "Merge", new, "opens", f"Merge with the mode {mode!r} is called {new} since Keras 2"
-                if kind == "raw" else f"Merge with a function as its mode is a {new} since Keras 2")
+    context.add(
+        node,
+        "class_name",
+        "Merge",
+        new,
+        "opens",
+        f"Merge with the mode {mode!r} is called {new} since Keras 2"
+        if kind == "raw"
+        else f"Merge with a function as its mode is a {new} since Keras 2",
+    )
 
 
 def _dot_axes(node: Node, config: dict[str, Any]) -> list[int]:

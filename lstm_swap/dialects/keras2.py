@@ -10,10 +10,11 @@ from lstm_swap.dialects.insertion import Insertions
 from lstm_swap.dialects.known import is_own_class
 from lstm_swap.dialects.layers3 import translate_layer
 from lstm_swap.dialects.models3 import translate_model
+from lstm_swap.dialects.theano import flip_kernels
 from lstm_swap.errors import UnreadableModelError
 
 
-def to_keras3(root: Node, *, version: str | None) -> list[Change]:
+def to_keras3(root: Node, *, version: str | None, theano: bool = False) -> list[Change]:
     """Rewrite a Keras 2 architecture as one that Keras 3 opens, with the same numbers, in place.
 
     Layers of unknown classes and Lambdas stay as they are. Layers are inserted where Keras 3 wants an InputLayer, and
@@ -22,6 +23,8 @@ def to_keras3(root: Node, *, version: str | None) -> list[Change]:
     Args:
         root: the tree, with the arrays where there are any (shapes settle what the config leaves open).
         version: the Keras version of the file ("2.2.4-tf"), None where unknown.
+        theano: a Keras 2 file that was written with Theano, so that its convolution kernels are to be turned round.
+            What came from Keras 1 has them turned round already.
 
     Returns:
         What was done, for the report.
@@ -33,6 +36,8 @@ def to_keras3(root: Node, *, version: str | None) -> list[Change]:
     context = Context(version=version, default_dtype=default_dtype(root))
     try:
         nodes = list(root.walk())
+        if theano:
+            flip_kernels(root, context)
         for node in nodes:
             _translate(node, context)
         insertions = Insertions(modern=True)

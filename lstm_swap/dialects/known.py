@@ -61,7 +61,7 @@ def lambdas(root: Node) -> list[str]:
 
 
 def custom_functions(root: Node) -> dict[str, list[str]]:
-    """Names of activations, regularizers and constraints that are not part of Keras, each with the paths that use it."""
+    """Activations, regularizers and constraints that are not part of Keras, each with the paths that use it."""
     found: dict[str, list[str]] = {}
     for node in root.walk():
         if node.implicit or is_own_class(node.entry):

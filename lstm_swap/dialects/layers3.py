@@ -145,7 +145,9 @@ def _dtype(node: Node, config: dict[str, Any], context: Context) -> None:
         context.add(node, "dtype", old, new, "opens", f"the dtype policy {old.get('class_name')} is unknown to Keras 3")
     if isinstance(new, str) and new.startswith(("int", "uint", "bool", "string")) and node.class_name in _WEIGHTED:
         # Keras 2.0 to 2.3 kept the dtype of the input here; the weights were floatx all the same.
-        context.add(node, "dtype", new, context.default_dtype, "opens", "this was the dtype of the input, not the layer")
+        context.add(
+            node, "dtype", new, context.default_dtype, "opens", "this was the dtype of the input, not the layer"
+        )
         new = context.default_dtype
     config["dtype"] = new if new is not None else context.default_dtype
 
@@ -287,7 +289,9 @@ def _bidirectional(node: Node, config: dict[str, Any], context: Context) -> None
     if backward.implicit and forward.config.get("go_backwards"):
         backward.implicit = False
         config["backward_layer"] = backward.entry
-        message = "the forward half runs backwards, so the other half is written out: Keras 3 would run it backwards too"
+        message = (
+            "the forward half runs backwards, so the other half is written out: Keras 3 would run it backwards too"
+        )
         context.add(node, "backward_layer", None, "written out", "opens", message)
     if config.get("backward_layer") is None:
         config.pop("backward_layer", None)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from lstm_swap.architecture import Node, entry_name, is_model_entry, layer_entries
-from lstm_swap.dialects import objects
 from lstm_swap.dialects.calls3 import translate_calls
 from lstm_swap.dialects.context import Context
 from lstm_swap.dialects.graph import Graph, Ref, is_functional
 from lstm_swap.dialects.insertion import Insertions
 from lstm_swap.dialects.layers3 import flatten_json
 from lstm_swap.dialects.names import rename_layers, unique_name
+from lstm_swap.dialects.tf_op_layers import translate_op_layer
+from lstm_swap.dialects.tf_ops import translate_function
 
 _FUNCTIONAL_KEYS = ("name", "trainable", "layers", "input_layers", "output_layers")
 
@@ -25,18 +26,28 @@ def translate_model(node: Node, context: Context, dialect: str, insertions: Inse
     """
     entry = node.entry
     if isinstance(entry.get("config"), list):
-        entry["config"] = {"name": entry_name(entry).lower() if "name" not in entry else entry["name"],
-                           "layers": entry["config"]}
+        entry["config"] = {
+            "name": entry_name(entry).lower() if "name" not in entry else entry["name"],
+            "layers": entry["config"],
+        }
         context.add(node, "config", "list", "object", "opens", "Keras 3 reads no bare list of layers")
     config = node.config
     if not isinstance(config.get("name"), str):
         config["name"] = str(entry.get("name") or "model")
+    if node.role == "model" and "/" in config["name"]:  # the names of inner models are seen to with their layers
+        old, config["name"] = config["name"], config["name"].replace("/", "_")
+        context.add(node, "name", old, config["name"], "opens", f"the model {old!r} has a / in its name")
     if is_functional(entry):
         graph = Graph(node, dialect)
         _report_bases(node, graph, context)
         renames = rename_layers(node, context)
         graph.rename(renames)
         translate_calls(node, graph, context)
+        for child in list(node.children):
+            if child.class_name in ("TFOpLambda", "SlicingOpLambda"):
+                translate_function(child, graph, context)
+            elif child.class_name == "TensorFlowOpLayer":
+                translate_op_layer(child, graph, context)
         insertions.insert(node, graph)
         graph.inputs, graph.outputs = _single(graph.inputs), _single(graph.outputs)
         graph.write("keras3")
@@ -107,7 +118,12 @@ def _input_layer(node: Node, context: Context) -> None:
 
 
 _PLAIN_DTYPES = {
-    "float16", "float32", "float64", "bfloat16", "bool", "string",
+    "float16",
+    "float32",
+    "float64",
+    "bfloat16",
+    "bool",
+    "string",
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
 }
 

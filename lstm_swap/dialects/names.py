@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import Any
 
 from lstm_swap.architecture import Node, entry_name
 from lstm_swap.dialects.context import Context
@@ -21,44 +22,47 @@ def unique_name(name: str, taken: Container[str]) -> str:
 def rename_layers(model: Node, context: Context) -> dict[str, str]:
     """Give every layer of `model` a legal name, in its entry and in the tree; returns what was renamed, old to new.
 
-    The names inside wrappers are made legal as well. Layers of Keras 1 that have no name get that of their class.
+    The names inside wrappers are made legal as well. Layers that have no name (a Sequential in a Sequential of Keras 1)
+    get that of their class.
     """
-    taken: set[str] = set()
-    wanted: dict[str, int] = {}
-    renames: dict[str, str] = {}
-    for child in model.children:
-        if child.role == "item" and "/" not in entry_name(child.entry):
-            taken.add(entry_name(child.entry))
+    # A functional model's calls go by the name beside the config, which for a TensorFlowOpLayer is another one.
+    old_names = [_stated_name(child.entry) for child in model.children]
+    taken = {name for name in old_names if name is not None and "/" not in name}
     seen: set[str] = set()
-    for child in model.children:
-        entry, old = child.entry, entry_name(child.entry)
-        named = "name" in entry or "name" in child.config
-        base = old.replace("/", "_") if named else _snake(old)
-        new = base
-        if "/" in old or old in seen or not named:
-            count = wanted.get(base, 0)
+    numbers: dict[str, int] = {}
+    renames: dict[str, str] = {}
+    for child, old in zip(model.children, old_names, strict=True):
+        entry = child.entry
+        new = old if old is not None else _snake(entry_name(entry))
+        if old is None or "/" in old or old in seen:
+            base = new = new.replace("/", "_")
             while new in taken or new in seen:
-                count += 1
-                new = f"{base}_{count}"
-            wanted[base] = count
+                numbers[base] = numbers.get(base, 0) + 1
+                new = f"{base}_{numbers[base]}"
+            if isinstance(entry.get("config"), dict):
+                entry["config"]["name"] = new
+            if "name" in entry:
+                entry["name"] = new
         seen.add(new)
-        if isinstance(entry.get("config"), dict):
-            entry["config"]["name"] = new
-        if "name" in entry:
-            entry["name"] = new
-        if new != old and named:
+        if old is not None and new != old:
             renames[old] = new
-            context.add(child, "name", old, new, "opens", f"the layer {old!r} is called {new!r} now: Keras 3 refuses the old name")
+            context.add(
+                child, "name", old, new, "opens", f"{old!r} is called {new!r} now: Keras 3 refuses the old name"
+            )
         if new != child.name:
             set_name(child, new)
         _legal_inside(child, context)
     return renames
 
 
+def _stated_name(entry: dict[str, Any]) -> str | None:
+    config = entry.get("config")
+    name = entry.get("name") or (config.get("name") if isinstance(config, dict) else None)
+    return name if isinstance(name, str) else None
+
+
 def _legal_inside(node: Node, context: Context) -> None:
-    if node.is_model:
-        return  # a model of its own
-    stack = list(node.children)
+    stack = [] if node.is_model else list(node.children)  # what is inside a model is that model's affair
     while stack:
         inner = stack.pop()
         old = inner.config.get("name")
@@ -66,7 +70,8 @@ def _legal_inside(node: Node, context: Context) -> None:
             new = inner.config["name"] = old.replace("/", "_")
             set_name(inner, inner.name.replace("/", "_"))
             if not inner.implicit:
-                context.add(inner, "name", old, new, "opens", f"{old!r} is called {new!r} now: Keras 3 refuses a / in names")
+                message = f"{old!r} is called {new!r} now: Keras 3 refuses a / in names"
+                context.add(inner, "name", old, new, "opens", message)
         if not inner.is_model:
             stack.extend(inner.children)
 

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 
 from lstm_swap.architecture import Array
-from lstm_swap.errors import UnreadableModelError
+from lstm_swap.errors import UnreadableModelError, VerificationError
 
 #: HDF5 keeps an attribute in the object header up to this size; longer lists are cut in pieces
 #: (keras/src/legacy/saving/legacy_h5_format.py, HDF5_OBJECT_HEADER_LIMIT).
@@ -18,6 +18,9 @@ ATTRIBUTE_LIMIT = 64512
 
 #: An array may be this many times larger than the bytes stored for it (compression), above a floor in bytes.
 MAX_EXPANSION, EXPANSION_FLOOR = 1000, 1 << 26
+
+#: How much of an array is read back at a time.
+SLAB_BYTES = 1 << 22
 
 
 def open_file(path: Path) -> h5py.File:
@@ -161,22 +164,51 @@ def rounded(values: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
 
 
 def write(group: Any, name: str, values: np.ndarray[Any, Any], dtype: str) -> None:
-    """Put an array at group/name, into the dataset that is there if its shape and dtype fit."""
+    """Put an array at group/name, into the dataset that is there if its shape and dtype fit, and read it back.
+
+    Raises:
+        VerificationError: the file holds other bytes than were written.
+    """
     old = group.get(name)
     if dtype == "bfloat16":
-        words = to_bfloat16(values).view("V2")
+        stored = to_bfloat16(values).view("V2")
+    else:
+        stored = np.ascontiguousarray(values, dtype=dtype).reshape(np.shape(values))
+    if isinstance(old, h5py.Dataset) and old.shape == stored.shape and old.dtype == stored.dtype:
+        dataset = old
+        if stored.ndim:
+            dataset.write_direct(stored)
+        else:
+            dataset[()] = stored
+    else:
         if old is not None:
             del group[name]
-        dataset = group.create_dataset(name, data=words)
-        dataset.attrs["dtype"] = "bfloat16"
+        dataset = group.create_dataset(name, data=stored)
+        if dtype == "bfloat16":
+            dataset.attrs["dtype"] = "bfloat16"
+    _check_written(dataset, stored)
+
+
+def _check_written(dataset: Any, stored: np.ndarray[Any, Any]) -> None:
+    """Is the dataset bit for bit what was to be written? Read in slabs, so that no second copy is in memory."""
+    if stored.size == 0:
         return
-    values = np.asarray(values).astype(dtype, copy=False)
-    if isinstance(old, h5py.Dataset) and old.shape == values.shape and old.dtype == values.dtype:
-        if values.ndim:
-            old.write_direct(np.ascontiguousarray(values))
-        else:
-            old[()] = values
-        return
-    if old is not None:
-        del group[name]
-    group.create_dataset(name, data=values)
+    if stored.ndim == 0:
+        same = dataset[()].tobytes() == stored.tobytes()
+    else:
+        rows = min(len(stored), max(1, SLAB_BYTES // stored[:1].nbytes))
+        buffer = np.empty((rows, *stored.shape[1:]), stored.dtype)
+        same = True
+        for i in range(0, len(stored), rows):
+            part = stored[i : i + rows]
+            slab = buffer[: len(part)]
+            dataset.read_direct(slab, np.s_[i : i + rows])
+            same = same and np.array_equal(_words(slab), _words(part))
+    if not same:
+        raise VerificationError(f"{dataset.file.filename}: {dataset.name} reads back other numbers than were written")
+
+
+def _words(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The bits of a contiguous array, in as large words as divide it: quick to compare, and NaN equals itself."""
+    flat = values.reshape(-1)
+    return flat.view(np.uint64 if flat.nbytes % 8 == 0 else np.uint8)

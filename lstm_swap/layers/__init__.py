@@ -19,3 +19,6 @@ from lstm_swap.layers.fused_gru import FusedGRU  # noqa: E402
 from lstm_swap.layers.fused_lstm import FusedLSTM  # noqa: E402
 
 __all__ = ["FusedGRU", "FusedLSTM"]
+
+# Saved models name the module of a class: the public one, wherever the code may move to.
+FusedLSTM.__module__ = FusedGRU.__module__ = __name__

@@ -92,13 +92,11 @@ def _infer(
     # Only the portable loop has a gradient of its gradient, so that one is kept free of the choice where it can be.
     backward = _gradient_of(with_portable, len(tensors))
     if cudnn_here:
-        backward = _by_device(backward, _gradient_of(trained, len(tensors)))
+        backward = _differentiable_no_more(_by_device(backward, _gradient_of(trained, len(tensors))))
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def run(*tensors: Any) -> tuple[list[Any], Callable[..., list[Any]]]:
-        # stop_gradient: beneath two tapes TensorFlow would differentiate `forward` at once, before it is asked to.
-        results = forward(mask, *map(tf.stop_gradient, tensors))
-        return results, lambda *upstream: backward(mask, *tensors, *upstream)
+        return forward(mask, *tensors), lambda *upstream: backward(mask, *tensors, *upstream)
 
     results: list[Any] = run(*tensors)
     return results
@@ -146,6 +144,22 @@ def _gradient_of(kernel: Kernel, count: int) -> Kernel:
             results, list(tensors[:count]), list(tensors[count:]), tf.UnconnectedGradients.ZERO
         )
         return gradients
+
+    return run
+
+
+def _differentiable_no_more(kernel: Kernel) -> Kernel:
+    """The same kernel, whose gradient is an error that a program can catch."""
+
+    def refuse(*_: Any) -> None:
+        raise LookupError(
+            "cuDNN has no gradient of its gradient. For second derivatives on a GPU use standard layers: "
+            "lstm_swap.standardize(model, use_cudnn=False)."
+        )
+
+    def run(mask: Any | None, *tensors: Any) -> list[Any]:
+        results: list[Any] = tf.custom_gradient(lambda *tensors: (kernel(mask, *tensors), refuse))(*tensors)
+        return results
 
     return run
 

@@ -43,11 +43,13 @@ class Checkpoint:
         tf = tensorflow("reading the variables of a SavedModel")
         self.folder = folder / "variables"
         prefix = self.folder / "variables"
-        self._errors: tuple[type[BaseException], ...] = (
+        # For a short file the reader raises IndexError, for others RuntimeError.
+        self._errors: tuple[type[Exception], ...] = (
             tf.errors.OpError,
             ValueError,
             RuntimeError,
             TypeError,
+            LookupError,
             OSError,
         )
         if not Path(f"{prefix}.index").is_file():

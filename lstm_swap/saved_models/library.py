@@ -18,6 +18,31 @@ class Added:
     outputs: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Traced:
+    """A traced function: FunctionDefs by name, the name of the outermost, whether its call must be stateful, dtypes."""
+
+    functions: dict[str, Any]
+    root: str
+    stateful: bool
+    outputs: tuple[int, ...]
+
+
+def trace(function: Callable[..., Any], specs: Sequence[Any]) -> Traced:
+    """Trace `function` for inputs like `specs` (tf.TensorSpec). No op runs."""
+    import tensorflow as tf
+
+    concrete = tf.function(function, input_signature=list(specs), autograph=False).get_concrete_function()
+    graph = tf.Graph()
+    with graph.as_default():
+        concrete(*(tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs))
+    traced = graph.as_graph_def()
+    (call,) = (node for node in traced.node if node.op in _CALLS)
+    functions = {definition.signature.name: definition for definition in traced.library.function}
+    types = tuple(call.attr["Tout"].list.type)
+    return Traced(functions, call.attr["f"].func.name, call.op == "StatefulPartitionedCall", types)
+
+
 class Library:
     """The function library of one meta graph, open for additions."""
 
@@ -27,33 +52,26 @@ class Library:
         self._ops = {op.name for op in meta_graph.meta_info_def.stripped_op_list.op}
         self._op_list = meta_graph.meta_info_def.stripped_op_list
 
-    def add(self, title: str, function: Callable[..., Any], specs: Sequence[Any]) -> Added:
-        """Trace `function` for inputs like `specs` (tf.TensorSpec) and add it with all that it calls.
+    def add(self, title: str, traced: Traced) -> Added:
+        """Add a traced function with all that it calls, under new names.
 
-        title: the start of the new names; a number follows where it is taken.
+        One for each node, though they may be equal: tf2onnx takes the body of a loop apart and fails where two loops
+        share one.
+
+        title: the start of the names; a number follows where it is taken.
         """
-        import tensorflow as tf
-
-        concrete = tf.function(function, input_signature=list(specs), autograph=False).get_concrete_function()
-        graph = tf.Graph()
-        with graph.as_default():
-            concrete(*(tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs))
-        traced = graph.as_graph_def()
-        (call,) = (node for node in traced.node if node.op in _CALLS)
-        root = call.attr["f"].func.name
-        functions = {f.signature.name: f for f in traced.library.function}
         name = self._free(title)
-        names = {root: name}
-        for old in _in_order(root, functions):
+        names = {traced.root: name}
+        for old in _in_order(traced.root, traced.functions):
             names.setdefault(old, self._free(f"{name}_part_{len(names)}"))
         for old, new in names.items():
             definition = self._graph.library.function.add()
-            definition.CopyFrom(functions[old])
+            definition.CopyFrom(traced.functions[old])
             definition.signature.name = new
             for node in definition.node_def:
                 _rename(node, names)
                 self._trim(node)
-        return Added(name, call.op == "StatefulPartitionedCall", tuple(call.attr["Tout"].list.type))
+        return Added(name, traced.stateful, traced.outputs)
 
     def _free(self, title: str) -> str:
         name, number = title, 1

@@ -18,7 +18,7 @@ from typing import Any
 from lstm_swap.errors import LstmSwapError, UnreadableModelError, UnsupportedLayerError, UsageError
 from lstm_swap.saved_models import proof
 from lstm_swap.saved_models.calls import BACKWARD_OPS, FORWARD_OPS, MAIN, CallGraph
-from lstm_swap.saved_models.library import Added, Library, rename_outputs
+from lstm_swap.saved_models.library import Added, Library, Traced, rename_outputs, trace
 from lstm_swap.saved_models.node import RnnNode, Shape, describe
 from lstm_swap.saved_models.parameters import portable_parameter_op
 from lstm_swap.saved_models.portable import run_portable
@@ -97,11 +97,8 @@ def rewrite(
         VerificationError: a portable function does not compute what the reference does, or the result does not load.
         UsageError: another word for `to`, or a folder that is there already.
     """
-    if to not in {"standard", "auto"}:
-        raise UsageError(f"to={to!r}: a SavedModel can be rewritten to 'standard' or 'auto'")
     source, out = Path(path), Path(out_dir_temp)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out}: exists already")
+    check_output(out, to)
     graph = read_graph(source)
     result = RewriteResult(source, out, to)
     for meta_graph in graph.meta_graphs:
@@ -122,6 +119,14 @@ def rewrite(
     return result
 
 
+def check_output(out: Path, to: str) -> None:
+    """Raises UsageError for a folder that is there already, and for another word than `standard` or `auto`."""
+    if to not in {"standard", "auto"}:
+        raise UsageError(f"to={to!r}: a SavedModel can be rewritten to 'standard' or 'auto'")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out}: exists already")
+
+
 class _Rewriter:
     """The work on one meta graph."""
 
@@ -131,7 +136,7 @@ class _Rewriter:
         self.result = result
         self.calls = CallGraph(meta_graph)
         self.library = Library(meta_graph)
-        self.added: dict[RnnNode, tuple[Added, float]] = {}
+        self.traced: dict[RnnNode, tuple[Traced, float]] = {}
 
     def run(self) -> None:
         running = [node for node in find_cudnn_nodes(self.calls) if node.reached_from]
@@ -186,13 +191,13 @@ class _Rewriter:
     def _replace_recurrent(
         self, found: CudnnNode, node: Any, described: RnnNode, outputs: list[str], types: list[str]
     ) -> None:
-        if described not in self.added:
+        if described not in self.traced:
             function = auto(described) if self.to == "auto" else portable(described)
             specs = _specs(types, described.shapes)
             max_error = proof.prove(described, function, specs, self._where(found))
-            self.added[described] = (self.library.add(f"lstm_swap_{described.mode}", function, specs), max_error)
-        added, max_error = self.added[described]
-        self._call(found, node, added, outputs, types)
+            self.traced[described] = (trace(function, specs), max_error)
+        traced, max_error = self.traced[described]
+        self._call(found, node, self.library.add(f"lstm_swap_{described.mode}", traced), outputs, types)
         self.result.nodes.append(
             RewrittenNode(
                 found.function,
@@ -217,7 +222,7 @@ class _Rewriter:
         types: list[str],
         shapes: list[Shape],
     ) -> None:
-        added = self.library.add("lstm_swap_parameters", computes, _specs(types, shapes))
+        added = self.library.add("lstm_swap_parameters", trace(computes, _specs(types, shapes)))
         self._call(found, node, added, outputs, types)
         self.result.nodes.append(
             RewrittenNode(found.function, found.node, found.op, "parameters", None, 0, 0, types[-1], True, None)

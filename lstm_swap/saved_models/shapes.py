@@ -17,7 +17,8 @@ CONSTANT_LIMIT = 1 << 31
 
 
 def check_constants(calls: CallGraph, path: Path) -> None:
-    """Refuse graphs that hold constants of absurd shapes: TensorFlow would take that much memory to import them.
+    """Refuse constants of absurd shapes, for which TensorFlow would take that much memory, and constants whose type is
+    not that of their node, at which it may abort.
 
     Raises:
         UnreadableModelError: naming the node.
@@ -31,6 +32,8 @@ def check_constants(calls: CallGraph, path: Path) -> None:
                     sizes = [dim.size for dim in tensor.tensor_shape.dim]
                     if math.prod(sizes) * 8 > CONSTANT_LIMIT or any(size < 0 for size in sizes):
                         raise UnreadableModelError(f"{path}: node {node.name!r} holds a constant of the shape {sizes}")
+                    if node.op == "Const" and "dtype" in node.attr and node.attr["dtype"].type != tensor.dtype:
+                        raise UnreadableModelError(f"{path}: node {node.name!r} holds a constant of another type")
 
 
 class Shapes:

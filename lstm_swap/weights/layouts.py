@@ -34,6 +34,9 @@ from typing import Any
 
 import numpy as np
 
+#: Edge of a tile in `_copy`; 64 x 64 float32 numbers are 16 KiB.
+_TILE = 64
+
 Array = np.ndarray[Any, Any]
 
 GATES = {"lstm": 4, "gru": 3}
@@ -120,8 +123,15 @@ def _from_standard(kernel: Array, target: str, gates: int) -> Array:
 def _by_block(kernel: Array, gates: int, change: Callable[[Array], Array]) -> Array:
     result = np.empty(kernel.shape, kernel.dtype)
     for block, out in zip(np.split(kernel, gates, axis=1), np.split(result, gates, axis=1), strict=True):
-        out[...] = change(block)
+        _copy(change(block), out)
     return result
+
+
+def _copy(source: Array, target: Array) -> None:
+    """target[...] = source, in tiles that fit the cache: a large transpose is several times faster so."""
+    for i in range(0, source.shape[0], _TILE):
+        for j in range(0, source.shape[1], _TILE):
+            target[i : i + _TILE, j : j + _TILE] = source[i : i + _TILE, j : j + _TILE]
 
 
 def _cudnn_order(blocks: list[Array]) -> list[Array]:

@@ -1,0 +1,92 @@
+"""What the tests of the dialects share: files as an old Keras would have written them, and their comparison."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+import lstm_swap
+from lstm_swap.architecture import Change, Node, build_tree
+
+Json = dict[str, Any]
+
+
+def quietly(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The call without warnings: saving in old formats is what the libraries advise against."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return call(*args, **kwargs)
+
+
+def randomised(model: Any, seed: int = 0) -> Any:
+    """Weights that saturate nothing, and variances that are positive."""
+    rng = np.random.default_rng(seed)
+    values = []
+    for variable in model.weights:
+        value = rng.uniform(-0.7, 0.7, variable.shape)
+        values.append(np.abs(value) + 0.5 if "variance" in variable.name else value)
+    model.set_weights(values)
+    return model
+
+
+def save_h5(model: Any, path: Path, edit: Callable[[Json], Any] | None = None, version: str | None = None) -> Path:
+    """Save a tf_keras model as HDF5, its architecture changed by `edit`, with another version's name on it."""
+    quietly(model.save, str(path), save_format="h5", include_optimizer=False)
+    with h5py.File(path, "r+") as file:
+        if edit is not None:
+            entry = json.loads(file.attrs["model_config"])
+            entry = edit(entry) or entry
+            file.attrs["model_config"] = json.dumps(entry)
+        if version is not None:
+            for group in (file, file["model_weights"]):
+                group.attrs["keras_version"] = version
+    return path
+
+
+def converted(path: Path, suffix: str, **options: Any) -> tuple[Path, Any]:
+    """`path` converted to the standard form, and the report."""
+    out = path.with_name(f"{path.stem}.out{suffix}")
+    report = lstm_swap.convert(path, out, to="standard", force=True, **options)
+    return out, report
+
+
+def assert_same(old: Any, new: Any, inputs: Sequence[np.ndarray[Any, Any]], atol: float = 1e-5) -> None:
+    """Both models give the same outputs for the same inputs."""
+    x = list(inputs) if len(inputs) > 1 else inputs[0]
+    a, b = quietly(old.predict, x, verbose=0), quietly(new.predict, x, verbose=0)
+    first = a if isinstance(a, list) else [a]
+    second = b if isinstance(b, list | tuple) else [b]
+    assert len(first) == len(second)
+    for y, z in zip(first, second, strict=True):
+        assert y.shape == z.shape
+        np.testing.assert_allclose(np.asarray(z, np.float64), np.asarray(y, np.float64), atol=atol, rtol=1e-4)
+
+
+def entries(entry: Json) -> dict[str, Json]:
+    """Every layer entry of an architecture by its name, whatever it stands in."""
+    return {node.name: node.entry for node in build_tree(entry).walk() if node.role != "model"}
+
+
+def effects(changes: Sequence[Change], field: str) -> set[str]:
+    """The effects of the changes of one setting."""
+    return {change.effect for change in changes if change.field == field}
+
+
+def sequential(*layers: Json, name: str = "sequential_1") -> Json:
+    """A Sequential as Keras 2.2.3 and later write it."""
+    return {"class_name": "Sequential", "config": {"name": name, "layers": list(layers)}}
+
+
+def layer(class_name: str, name: str, **config: Any) -> Json:
+    """A layer entry as Keras 1 and 2 write it."""
+    return {"class_name": class_name, "config": {"name": name, "trainable": True, **config}}
+
+
+def node_of(root: Node, name: str) -> Node:
+    return next(node for node in root.walk() if node.name == name)
