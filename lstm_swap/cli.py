@@ -160,12 +160,20 @@ def verify(a: str, b: str, as_json: bool) -> None:
 
 
 @main.command()
-def doctor() -> None:
-    """Say whether a cuDNN-capable GPU is there, and tell a broken CUDA from a model that cannot use it."""
+@click.argument("model", required=False, type=click.Path())
+def doctor(model: str | None) -> None:
+    """Say whether a cuDNN-capable GPU is there, and tell a broken CUDA from a MODEL that cannot use it."""
     with _one_line_errors():
-        from lstm_swap import device
+        import importlib.util
 
-        _echo(device.doctor_text())
+        from lstm_swap import device, files
+
+        refused: list[tuple[str, str]] = []
+        if model is not None:
+            layers = files.inspect(model, to="fused").layers
+            refused = [(clean(short(d.path)), clean(r.message)) for d in layers for r in d.reasons]
+        live = device.tensorflow_report() if importlib.util.find_spec("tensorflow") else None
+        _echo(device.doctor_text(device.gpu_present(), live, refused))
 
 
 if __name__ == "__main__":

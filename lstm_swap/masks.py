@@ -18,7 +18,7 @@ _STOPS = frozenset(
     """Lambda Flatten Reshape Permute RepeatVector GlobalAveragePooling1D GlobalMaxPooling1D
     GlobalAveragePooling2D GlobalMaxPooling2D MaxPooling1D MaxPooling2D AveragePooling1D AveragePooling2D
     Conv1D Conv2D Conv3D SeparableConv1D SeparableConv2D DepthwiseConv1D DepthwiseConv2D LocallyConnected1D
-    UpSampling1D UpSampling2D Cropping1D ZeroPadding1D InputLayer CategoryEncoding""".split()
+    UpSampling1D UpSampling2D Cropping1D ZeroPadding1D CategoryEncoding""".split()
 )
 
 _Key = tuple[str, int, int]  # layer, call, output

@@ -60,12 +60,15 @@ def assert_same(old: Any, new: Any, inputs: Sequence[np.ndarray[Any, Any]], atol
     """Both models give the same outputs for the same inputs."""
     x = list(inputs) if len(inputs) > 1 else inputs[0]
     a, b = quietly(old.predict, x, verbose=0), quietly(new.predict, x, verbose=0)
-    first = a if isinstance(a, list) else [a]
-    second = b if isinstance(b, list | tuple) else [b]
+    first, second = _flat(a), _flat(b)
     assert len(first) == len(second)
     for y, z in zip(first, second, strict=True):
         assert y.shape == z.shape
         np.testing.assert_allclose(np.asarray(z, np.float64), np.asarray(y, np.float64), atol=atol, rtol=1e-4)
+
+
+def _flat(value: Any) -> list[Any]:
+    return [leaf for part in value for leaf in _flat(part)] if isinstance(value, list | tuple) else [value]
 
 
 def entries(entry: Json) -> dict[str, Json]:
@@ -90,3 +93,33 @@ def layer(class_name: str, name: str, **config: Any) -> Json:
 
 def node_of(root: Node, name: str) -> Node:
     return next(node for node in root.walk() if node.name == name)
+
+
+def write_keras1(
+    path: Path, entry: Json, arrays: dict[str, list[Any]], *, version: str = "1.2.2", theano: bool = False
+) -> Path:
+    """An HDF5 file as Keras 1 wrote it: no backend, and array names that end in ":0" with TensorFlow alone."""
+    end = "" if theano else ":0"
+    with h5py.File(path, "w") as file:
+        file.attrs["keras_version"] = version.encode()
+        file.attrs["model_config"] = json.dumps(entry).encode()
+        weights = file.create_group("model_weights")
+        weights.attrs["layer_names"] = np.array([name.encode() for name in arrays])
+        for name, values in arrays.items():
+            group = weights.create_group(name)
+            names = [f"{name}_p{i}{end}" for i in range(len(values))]
+            group.attrs["weight_names"] = np.array([n.encode() for n in names], dtype="S40")
+            for n, value in zip(names, values, strict=True):
+                group.create_dataset(n, data=np.asarray(value, dtype="float32"))
+    return path
+
+
+def keras1_sequential(*layers: Json) -> Json:
+    """A Sequential of Keras 1: a bare list."""
+    return {"class_name": "Sequential", "config": list(layers)}
+
+
+def split_gates(arrays: Sequence[Any], order: str, written: str) -> list[Any]:
+    """Kernel, recurrent kernel and bias, with gates in `order`, as Keras 1 keeps them: an array a gate, as `written`."""
+    blocks = [dict(zip(order, np.split(np.asarray(a), len(order), axis=-1), strict=True)) for a in arrays]
+    return [block[gate] for gate in written for block in blocks]

@@ -20,6 +20,7 @@ def translate_calls(model: Node, graph: Graph, context: Context) -> None:
     """Bring the calls of a functional model, whose layers are translated already, into Keras 3's form, in place."""
     for child in model.children:
         calls = graph.calls.get(child.name, [])
+        _check_state_order(child, calls, context)
         if child.class_name in _RECURRENT:
             for call in calls:
                 _initial_state(child, call, graph, context)
@@ -35,6 +36,18 @@ def translate_calls(model: Node, graph: Graph, context: Context) -> None:
                 context.add(child, "training", True, True, "report", message)
             if id(child.entry) in context.causal:
                 call.kwargs["use_causal_mask"] = True
+
+
+def _check_state_order(node: Node, calls: list[Call], context: Context) -> None:
+    """Keras before 2.2.3 listed the states of stacked cells from the last cell to the first, Keras 3 cannot."""
+    cell = node.child("cell")
+    if cell is None or cell.class_name != "StackedRNNCells" or id(cell.entry) not in context.reversed_states:
+        return
+    given = any(isinstance(call.args[0], list) or "initial_state" in call.kwargs for call in calls if call.args)
+    if node.config.get("return_state") or given:
+        raise unsupported(
+            cell, "reverse_state_order", True, "Keras 3 lists the states of stacked cells in the order of the cells alone."
+        )
 
 
 def _initial_state(node: Node, call: Call, graph: Graph, context: Context) -> None:

@@ -78,6 +78,27 @@ def leads_to_merge(node: Node) -> bool:
     return node.class_name == "Merge" and bool(node.children)
 
 
+def flattened_layers(root: Node) -> list[Node]:
+    """The layers that an HDF5 file of Keras 1 has groups for, in its order.
+
+    A Sequential with branches at its head is saved layer by layer, with those of the branches first
+    (`flattened_layers` in keras/models.py of Keras 1.2.2); any other model by its own list.
+    """
+    if root.class_name != "Sequential" or not root.children:
+        return list(root.children)
+    head = root.children[0]
+    if head.class_name != "Merge" or not head.children:
+        return list(root.children)
+    layers: list[Node] = []
+    seen: set[str] = set()
+    for branch in head.children:
+        key = json.dumps(branch.entry, sort_keys=True)
+        if key not in seen:  # one branch may stand in several places, and is saved once
+            seen.add(key)
+            layers += flattened_layers(branch) if branch.is_model else [branch]
+    return layers + root.children[1:]
+
+
 class Unfolding:
     """A Sequential with branches at its head, rewritten as a functional model with all layers in one list.
 

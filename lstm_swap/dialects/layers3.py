@@ -228,6 +228,13 @@ def _rnn(node: Node, config: dict[str, Any], context: Context) -> None:
         raise unsupported(node, "constants", True, "RNN of Keras 3 takes no constants.")
 
 
+def _stacked(node: Node, config: dict[str, Any], context: Context) -> None:
+    numbers = context.numbers
+    always = not context.tf_keras and numbers is not None and numbers < (2, 2, 3)
+    if config.pop("reverse_state_order", always):
+        context.reversed_states.add(id(node.entry))
+
+
 def _cudnn(node: Node, config: dict[str, Any], context: Context) -> None:
     # The swap to the standard form states the activations; a cuDNN layer has no keys for them.
     _time_major(node, config, context)
@@ -397,6 +404,7 @@ _RULES: dict[str, Callable[[Node, dict[str, Any], Context], None]] = {
     "InputLayer": _input_layer,
     **dict.fromkeys(_CELLS, _recurrent),
     "RNN": _rnn,
+    "StackedRNNCells": _stacked,
     "CuDNNLSTM": _cudnn,
     "CuDNNGRU": _cudnn,
     "Bidirectional": _bidirectional,

@@ -19,6 +19,8 @@ _CONVOLUTIONS = {
     "ConvLSTM2D": (2, 2),
 }
 
+_EVEN = "Theano, which wrote the file, pads an even kernel in another way than TensorFlow."
+
 
 def flip_kernels(root: Node, context: Context) -> None:
     """Turn round the kernels of a Keras 2 file that was written with Theano (keras/engine/saving.py does so too)."""
@@ -41,6 +43,9 @@ def pad_as_theano(node: Node, context: Context, insertions: Insertions) -> None:
     node: a layer with the settings of Keras 2.
     """
     config, name = node.config, node.class_name
+    if name == "ConvLSTM2D" and any(k % 2 == 0 for k in _list(config.get("kernel_size"), 2)):
+        # its recurrent convolution pads with "same" whatever the setting says
+        raise unsupported(node, "kernel_size", config.get("kernel_size"), _EVEN)
     if config.get("padding") != "same":
         return
     if "Pooling" in name:
@@ -48,7 +53,7 @@ def pad_as_theano(node: Node, context: Context, insertions: Insertions) -> None:
         return
     if name not in ("Conv1D", "Conv2D", "Conv3D"):
         if name in _CONVOLUTIONS and any(k % 2 == 0 for k in _list(config.get("kernel_size"), 2)):
-            raise unsupported(node, "padding", "same", "Theano pads an even kernel in another way than TensorFlow.")
+            raise unsupported(node, "padding", "same", _EVEN)
         return
     space = int(name[4])
     sizes = _list(config.get("kernel_size"), space)

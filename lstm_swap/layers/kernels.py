@@ -21,7 +21,8 @@ import tensorflow as tf
 
 from lstm_swap.layers import cudnn, portable
 
-#: Takes the mask, or None, and tensors; closes over none, so that it can become a function of a graph.
+#: Takes the mask, or None, and tensors; closes over none, so that it can become a function of a graph. Some also take
+#: `is_training`.
 Kernel = Callable[..., list[Any]]
 
 
@@ -58,18 +59,18 @@ def recurrent(
         x = tf.reverse(x, (1,))
         mask = None if mask is None else tf.reverse(mask, (1,))
 
-    def with_portable(mask: Any, x: Any, *rest: Any) -> list[Any]:
-        return portable.run(mode, x, rest[:-3], rest[-3:], mask, return_sequences)
+    def with_portable(mask: Any, x: Any, *rest: Any, is_training: bool) -> list[Any]:
+        return portable.run(mode, x, rest[:-3], rest[-3:], mask, return_sequences, is_training)
 
     def with_cudnn(mask: Any, x: Any, *rest: Any, is_training: bool) -> list[Any]:
         return cudnn.run(mode, x, rest[:-3], rest[-3:], mask, return_sequences, is_training)
 
     tensors = (x, *states, *weights)
-    trained = functools.partial(with_cudnn, is_training=True)
     if training:
-        results = trained(mask, *tensors) if current_device_has_cudnn() else with_portable(mask, *tensors)
+        kernel = with_cudnn if current_device_has_cudnn() else with_portable
+        results = kernel(mask, *tensors, is_training=True)
     else:
-        results = _infer(with_portable, functools.partial(with_cudnn, is_training=False), trained, mask, tensors)
+        results = _infer(with_portable, with_cudnn, mask, tensors)
 
     last = results[-len(states) :]
     output = results[0]  # h of every step, or the last
@@ -80,19 +81,17 @@ def recurrent(
     return tf.where(shown, output, tf.zeros_like(output)), last
 
 
-def _infer(
-    with_portable: Kernel, with_cudnn: Kernel, trained: Kernel, mask: Any | None, tensors: Sequence[Any]
-) -> list[Any]:
+def _infer(with_portable: Kernel, with_cudnn: Kernel, mask: Any | None, tensors: Sequence[Any]) -> list[Any]:
     """Run one of the kernels, without keeping anything for a gradient that may never be asked for."""
     cudnn_here = current_device_has_cudnn()
     if foreign_gpu_visible() or (tf.executing_eagerly() and not cudnn_here):
-        return with_portable(mask, *tensors)
+        return with_portable(mask, *tensors, is_training=False)
 
-    forward = _by_device(with_portable, with_cudnn)
+    forward = _by_device(*(functools.partial(kernel, is_training=False) for kernel in (with_portable, with_cudnn)))
     # Only the portable loop has a gradient of its gradient, so that one is kept free of the choice where it can be.
     backward = _gradient_of(with_portable, len(tensors))
     if cudnn_here:
-        backward = _differentiable_no_more(_by_device(backward, _gradient_of(trained, len(tensors))))
+        backward = _differentiable_no_more(_by_device(backward, _gradient_of(with_cudnn, len(tensors))))
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def run(*tensors: Any) -> tuple[list[Any], Callable[..., list[Any]]]:
@@ -139,7 +138,7 @@ def _gradient_of(kernel: Kernel, count: int) -> Kernel:
     def run(mask: Any | None, *tensors: Any) -> list[Any]:
         with tf.GradientTape() as tape:
             tape.watch(tensors[:count])
-            results = kernel(mask, *tensors[:count])
+            results = kernel(mask, *tensors[:count], is_training=True)
         gradients: list[Any] = tape.gradient(
             results, list(tensors[:count]), list(tensors[count:]), tf.UnconnectedGradients.ZERO
         )

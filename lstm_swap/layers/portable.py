@@ -7,11 +7,13 @@ T the time steps, n the features, u the units. The formulas are those of `keras.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+Product = Callable[[Any], Any]
 Step = Callable[[Any, Sequence[Any]], list[Any]]
 
 
@@ -22,6 +24,7 @@ def run(
     weights: Sequence[Any],
     mask: Any | None,
     return_sequences: bool,
+    is_training: bool,
 ) -> list[Any]:
     """Run a layer over time.
 
@@ -32,11 +35,17 @@ def run(
         weights: kernel, recurrent_kernel, bias.
         mask: (B, T) bool; where False the states stay as they are. None: every step counts.
         return_sequences: also give h after each step.
+        is_training: a gradient will be taken. The numbers are the same.
 
     Returns:
         [h after each step (B, T, u)] if return_sequences, then the last states, each (B, u).
     """
-    projected, step = PARTS[mode](tf.transpose(x, (1, 0, 2)), *weights)
+    kernel, recurrent_kernel, bias = weights
+    if is_training:  # the gradient then needs no transposed matrix in its loop (measured: a quarter less time)
+        recurrent: Product = functools.partial(tf.matmul, b=recurrent_kernel, transpose_b=True)
+    else:
+        recurrent = functools.partial(tf.matmul, b=tf.transpose(recurrent_kernel))
+    projected, step = PARTS[mode](tf.transpose(x, (1, 0, 2)), kernel, recurrent, bias)
     time_steps = x.shape[1] if x.shape[1] is not None else tf.shape(x)[1]
     inputs = tf.TensorArray(x.dtype, size=time_steps).unstack(projected)
     valid = None
@@ -61,6 +70,7 @@ def run(
         body,
         (tf.constant(0), collected, list(states)),
         maximum_iterations=time_steps,  # XLA must know how much the gradient will have to remember
+        parallel_iterations=32,
     )
     return [*(tf.transpose(array.stack(), (1, 0, 2)) for array in collected), *last]
 
@@ -72,28 +82,23 @@ def _project(x: Any, kernel: Any, bias: Any) -> Any:
     return tf.reshape(tf.nn.bias_add(flat, bias), (shape[0], shape[1], kernel.shape[0]))
 
 
-def _lstm(x: Any, kernel: Any, recurrent_kernel: Any, bias: Any) -> tuple[Any, Step]:
-    recurrent = tf.transpose(recurrent_kernel)
-
+def _lstm(x: Any, kernel: Any, recurrent: Product, bias: Any) -> tuple[Any, Step]:
     def step(projected: Any, states: Sequence[Any]) -> list[Any]:
         h, c = states
-        i, f, g, o = tf.split(projected + tf.matmul(h, recurrent), 4, axis=1)
+        i, f, g, o = tf.split(projected + recurrent(h), 4, axis=1)
         c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)
         return [tf.sigmoid(o) * tf.tanh(c), c]
 
     return _project(x, kernel, bias), step
 
 
-def _gru(x: Any, kernel: Any, recurrent_kernel: Any, bias: Any) -> tuple[Any, Step]:
-    recurrent = tf.transpose(recurrent_kernel)
+def _gru(x: Any, kernel: Any, recurrent: Product, bias: Any) -> tuple[Any, Step]:
     input_bias, recurrent_bias = tf.split(bias, 2)
 
     def step(projected: Any, states: Sequence[Any]) -> list[Any]:
         (h,) = states
         input_r, input_z, input_h = tf.split(projected, 3, axis=1)
-        recurrent_r, recurrent_z, recurrent_h = tf.split(
-            tf.nn.bias_add(tf.matmul(h, recurrent), recurrent_bias), 3, axis=1
-        )
+        recurrent_r, recurrent_z, recurrent_h = tf.split(tf.nn.bias_add(recurrent(h), recurrent_bias), 3, axis=1)
         z = tf.sigmoid(input_z + recurrent_z)
         candidate = tf.tanh(input_h + tf.sigmoid(input_r + recurrent_r) * recurrent_h)
         return [z * h + (1 - z) * candidate]

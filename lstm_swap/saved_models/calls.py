@@ -39,10 +39,10 @@ MAIN = ""
 
 @dataclass(frozen=True)
 class Root:
-    """Where execution starts: a signature, a restored function, or the loading and saving of variables.
+    """Where execution starts: a signature, a restored function, the loading and saving of variables, or a session.
 
     Attributes:
-        kind: "signature", "function" or "variables".
+        kind: "signature", "function", "variables" or "session".
         name: the signature's key, the path of the attribute (`serve`), or the node.
         nodes: names of nodes in the main graph.
         functions: names of library functions.
@@ -54,8 +54,10 @@ class Root:
     functions: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return {"signature": f"signature {self.name!r}", "function": f"function {self.name!r}"}.get(
-            self.kind, f"{self.name} (loading or saving variables)"
+        if self.kind == "session":
+            return "a session that loads the whole graph"
+        return (
+            f"{self.kind} {self.name!r}" if self.kind != "variables" else f"{self.name!r} (loading or saving variables)"
         )
 
 
@@ -85,6 +87,21 @@ class CallGraph:
                 continue
             seen.add(name)
             waiting.extend(producer(tensor) for tensor in node.input)
+        return seen
+
+    def main_descendants(self, sources: Iterable[str]) -> set[str]:
+        """Names of the main graph's nodes that cannot run without `sources`: themselves and all that read them."""
+        readers: dict[str, list[str]] = {}
+        for node in self._main.values():
+            for tensor in node.input:
+                readers.setdefault(producer(tensor), []).append(node.name)
+        seen: set[str] = set()
+        waiting = deque(sources)
+        while waiting:
+            name = waiting.popleft()
+            if name not in seen:
+                seen.add(name)
+                waiting.extend(readers.get(name, ()))
         return seen
 
     def reach(self, root: Root) -> tuple[set[str], set[str]]:

@@ -36,7 +36,7 @@ def trace(function: Callable[..., Any], specs: Sequence[Any]) -> Traced:
     graph = tf.Graph()
     with graph.as_default():
         concrete(*(tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs))
-    traced = graph.as_graph_def()
+    traced = graph.as_graph_def(add_shapes=True)  # as SavedModels have them: loaders read the inputs' shapes
     (call,) = (node for node in traced.node if node.op in _CALLS)
     functions = {definition.signature.name: definition for definition in traced.library.function}
     types = tuple(call.attr["Tout"].list.type)

@@ -89,8 +89,9 @@ def describe(node: Any, shapes: list[Shape], where: str) -> RnnNode:
             "here; rebuild it in Keras from the recovered arrays"
         )
     directions = 2 if attributes["direction"] == "bidirectional" else 1
-    x, h = (_rank3(shape, name, where) for shape, name in zip(shapes[:2], ("input", "input_h"), strict=True))
-    stacked = h[0] if attributes["time_major"] else h[1]
+    time_major = attributes["time_major"]
+    sizes = _sizes(shapes, mode == "lstm", time_major, where)
+    stacked, units, features = sizes["stacked"], sizes["units"], sizes["features"]
     if stacked is None:
         raise UnsupportedLayerError(
             f"{where}: the shape of input_h does not tell the number of layers; only a graph with a fixed one can be "
@@ -98,7 +99,6 @@ def describe(node: Any, shapes: list[Shape], where: str) -> RnnNode:
         )
     if stacked < 1 or stacked % directions or stacked > 2048:
         raise UnreadableModelError(f"{where}: input_h holds {stacked} states for {directions} direction(s)")
-    units, features = h[2], x[2]
     described = RnnNode(
         op=node.op,
         mode=mode,
@@ -107,10 +107,10 @@ def describe(node: Any, shapes: list[Shape], where: str) -> RnnNode:
         directions=directions,
         units=units,
         features=features,
-        time_major=attributes["time_major"],
+        time_major=time_major,
         is_training=attributes["is_training"],
         dtype=dtype,
-        shapes=tuple(shapes),
+        shapes=_complete(sizes, shapes, mode == "lstm", time_major),
     )
     if attributes["dropout"] and attributes["is_training"] and described.layers > 1:
         raise UnsupportedLayerError(
@@ -154,12 +154,34 @@ def _attributes(node: Any) -> dict[str, Any]:
     return values
 
 
-def _rank3(shape: Shape, name: str, where: str) -> tuple[int | None, int | None, int | None]:
-    if shape is None:
-        return (None, None, None)
-    if len(shape) != 3:
-        raise UnreadableModelError(f"{where}: {name} has {len(shape)} dimensions, not 3")
-    return (shape[0], shape[1], shape[2])
+#: What the dimensions of input, and of input_h and input_c, are called, time-major.
+_INPUT, _STATE = ("time", "batch", "features"), ("stacked", "batch", "units")
+
+
+def _axes(names: tuple[str, str, str], time_major: bool) -> tuple[str, str, str]:
+    return names if time_major else (names[1], names[0], names[2])
+
+
+def _sizes(shapes: list[Shape], has_c: bool, time_major: bool, where: str) -> dict[str, int | None]:
+    """The sizes that the inputs share, from whichever tells: the input may know the batch where the states do not."""
+    inputs = [("input", _INPUT, shapes[0]), ("input_h", _STATE, shapes[1])]
+    if has_c:
+        inputs.append(("input_c", _STATE, shapes[2]))
+    found: dict[str, int | None] = dict.fromkeys((*_INPUT, *_STATE))
+    for name, axes, shape in inputs:
+        if shape is not None and len(shape) != 3:
+            raise UnreadableModelError(f"{where}: {name} has {len(shape)} dimensions, not 3")
+        for axis, size in zip(_axes((axes[0], axes[1], axes[2]), time_major), shape or (), strict=False):
+            if size is not None and found[axis] not in (None, size):
+                raise UnreadableModelError(f"{where}: the inputs disagree on {axis}: {found[axis]} and {size}")
+            found[axis] = found[axis] if size is None else size
+    return found
+
+
+def _complete(sizes: dict[str, int | None], shapes: list[Shape], has_c: bool, time_major: bool) -> tuple[Shape, ...]:
+    """The shapes of all inputs, with every size that is known."""
+    x, h = (tuple(sizes[axis] for axis in _axes(names, time_major)) for names in (_INPUT, _STATE))
+    return (x, h, h if has_c else shapes[2], shapes[3], *([(sizes["batch"],)] if len(shapes) > 4 else []))
 
 
 def _skips_input(mode: str, units: int | None, features: int | None, where: str) -> bool:

@@ -109,7 +109,10 @@ def _run_layer(
     if mode != "gru":  # in a GRU the reset gate stands between the two biases of n
         projected += recurrent_bias
     transposed = tf.transpose(recurrent)
-    outputs = tf.TensorArray(x.dtype, size=time, element_shape=states[0].shape)
+    # As a tf.TensorArray does it, but the list's shape is an op: so that TensorFlow Lite, which needs to know it, can
+    # compute it once the batch is fixed.
+    element_shape = tf.shape(states[0])
+    outputs = tf.raw_ops.TensorListReserve(element_shape=element_shape, num_elements=time, element_dtype=x.dtype)
 
     def step(t: Any, outputs: Any, *old: Any) -> tuple[Any, ...]:
         new = _cell(mode, tf.gather(projected, t), old, transposed, recurrent_bias)
@@ -120,12 +123,19 @@ def _run_layer(
             new = [tf.where(valid, after, before) for after, before in zip(new, old, strict=True)]
         for after, before in zip(new, old, strict=True):
             after.set_shape(before.shape)
-        return t + 1, outputs.write(t, output), *new
+        return t + 1, tf.raw_ops.TensorListSetItem(input_handle=outputs, index=t, item=output), *new
 
     _, outputs, *last = tf.while_loop(
         lambda t, *_: t < time, step, (tf.constant(0), outputs, *states), maximum_iterations=time
     )
-    return outputs.stack(), last
+    sequence = tf.raw_ops.TensorListStack(
+        input_handle=outputs,
+        element_shape=element_shape,
+        element_dtype=x.dtype,
+        num_elements=time if isinstance(time, int) else -1,
+    )
+    sequence.set_shape([x.shape[0] if x.shape.rank else None, *states[0].shape])
+    return sequence, last
 
 
 def _project(x: Any, kernel: Any | None, gates: int) -> Any:

@@ -79,7 +79,7 @@ def prove(node: RnnNode, function: Callable[..., tuple[Any, ...]], specs: Sequen
         specs = [tf.TensorSpec(array.shape, spec.dtype) for spec, array in zip(specs, inputs, strict=True)]
     with tf.device("/CPU:0"):
         tensors = [tf.constant(array) for array in inputs]
-        got = tf.function(function, input_signature=list(specs), autograph=False)(*tensors)
+        got = tf.function(function, input_signature=list(specs), autograph=False).get_concrete_function()(*tensors)
     wanted = run_reference(node, *inputs)
     worst = 0.0
     for name, computed, reference in zip(("output", "output_h", "output_c"), got, wanted, strict=False):

@@ -17,7 +17,7 @@ from typing import Any
 
 from lstm_swap.errors import LstmSwapError, UnreadableModelError, UnsupportedLayerError, UsageError
 from lstm_swap.saved_models import proof
-from lstm_swap.saved_models.calls import BACKWARD_OPS, FORWARD_OPS, MAIN, CallGraph
+from lstm_swap.saved_models.calls import BACKWARD_OPS, FORWARD_OPS, MAIN, CallGraph, producer
 from lstm_swap.saved_models.library import Added, Library, Traced, rename_outputs, trace
 from lstm_swap.saved_models.node import RnnNode, Shape, describe
 from lstm_swap.saved_models.parameters import portable_parameter_op
@@ -139,6 +139,7 @@ class _Rewriter:
         self.traced: dict[RnnNode, tuple[Traced, float]] = {}
 
     def run(self) -> None:
+        self._drop_training()
         running = [node for node in find_cudnn_nodes(self.calls) if node.reached_from]
         if not running:
             return
@@ -149,6 +150,27 @@ class _Rewriter:
         for node in find_cudnn_nodes(CallGraph(self.calls.meta_graph)):
             if node.needed:
                 raise UnsupportedLayerError(f"{self._where(node)}: {node.op} still runs, and has no portable form")
+
+    def _drop_training(self) -> None:
+        """Take the backward pass of a TensorFlow 1 training graph out, where nothing that is served reads it."""
+        graph = self.calls.meta_graph
+        served = self.calls.main_ancestors(name for root in self.calls.roots() for name in root.nodes)
+        training = [node.name for node in graph.graph_def.node if node.op in BACKWARD_OPS and node.name not in served]
+        if not training:
+            return
+        dropped = self.calls.main_descendants(training)
+        kept = [node for node in graph.graph_def.node if node.name not in dropped]
+        del graph.graph_def.node[:]
+        graph.graph_def.node.extend(kept)
+        for collection in graph.collection_def.values():
+            if collection.WhichOneof("kind") == "node_list":
+                names = [name for name in collection.node_list.value if producer(name) not in dropped]
+                del collection.node_list.value[:]
+                collection.node_list.value.extend(names)
+        self.calls = CallGraph(graph)
+        self.result.warnings.append(
+            f"{len(dropped)} nodes of the training graph were left out: they need a GPU, and no signature reads them"
+        )
 
     def _rewrite_function(self, function: str, found: Sequence[CudnnNode], shapes: Shapes) -> None:
         """Replace what can be replaced; what cannot is an error where a signature needs it, else a warning."""

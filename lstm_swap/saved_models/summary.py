@@ -41,7 +41,7 @@ class CudnnNode:
         op: CudnnRNNV3 and the like; mode: lstm, gru, rnn_tanh or rnn_relu.
         reached_from: what runs it on a CPU, in words; empty for a node in an alternative that only a GPU takes.
         needed: it runs from a signature, from the loading of variables or, in a folder without signatures, from a
-            function that loading gives back.
+            function that loading gives back; or it stands in the main graph.
     """
 
     function: str
@@ -114,7 +114,11 @@ def summarize(path: str | Path) -> SavedModelSummary:
 
 
 def find_cudnn_nodes(calls: CallGraph) -> list[CudnnNode]:
-    """The cuDNN nodes of a meta graph, and what runs them."""
+    """The cuDNN nodes of a meta graph, and what runs them.
+
+    A node in the main graph is always needed: a TensorFlow 1 session, and so a server, places all of that graph and has
+    no place for the node on a CPU even where nothing asks for it.
+    """
     sites = [
         (function, node)
         for function in (MAIN, *calls.functions)
@@ -130,10 +134,12 @@ def find_cudnn_nodes(calls: CallGraph) -> list[CudnnNode]:
         for function, node in sites:
             if node.name in main if function == MAIN else function in functions:
                 reached.setdefault((function, node.name), []).append(root)
-    vital = {"signature", "variables"} if any(r.kind == "signature" for r in roots) else {"function", "variables"}
+    vital = {"session", "variables", "signature" if any(r.kind == "signature" for r in roots) else "function"}
     found = []
     for function, node in sites:
         by = reached.get((function, node.name), [])
+        if function == MAIN and not by:
+            by = [Root("session", "a session")]
         mode = node.attr["rnn_mode"].s.decode("utf-8", "replace") if "rnn_mode" in node.attr else "lstm"
         needed = any(root.kind in vital for root in by)
         found.append(CudnnNode(function, node.name, node.op, mode, tuple(str(root) for root in by), needed))
@@ -150,7 +156,7 @@ def _warnings(found: list[CudnnNode]) -> list[str]:
         else:
             out.append(f"{len(found)} cuDNN nodes stand in alternatives that only a GPU takes; the model runs on a CPU")
     if any(node.op in BACKWARD_OPS and node.reached_from for node in found):
-        out.append("a function trains with cuDNN (CudnnRNNBackprop); only inference can be made portable")
+        out.append("the graph trains with cuDNN (CudnnRNNBackprop); only inference can be made portable")
     return out
 
 
