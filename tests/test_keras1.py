@@ -226,9 +226,7 @@ def test_embedding_passes_its_mask_on_and_drops_its_dropout(tfk: Any, load_keras
         layer("Embedding", "embedding_1", **embedding), layer("LSTM", "lstm_1", **dict(LSTM, return_sequences=False))
     )
     weights = model.get_weights()
-    path = write_keras1(
-        tmp_path / "old.h5", entry, {"embedding_1": weights[:1], "lstm_1": lstm_gates(weights[1:])}
-    )
+    path = write_keras1(tmp_path / "old.h5", entry, {"embedding_1": weights[:1], "lstm_1": lstm_gates(weights[1:])})
     out, report = converted(path, ".h5")
     assert effects(report.changes, "dropout") == {"report"}
     x = np.array([[1, 2, 3, 0, 0], [4, 5, 6, 1, 2]])
@@ -272,7 +270,9 @@ def theano_same(x: Any, kernel: Any, stride: int) -> Any:
     return y[:, : -(-x.shape[1] // stride)]
 
 
-@pytest.mark.parametrize(("length", "stride", "mode"), [(3, 1, "valid"), (3, 1, "same"), (2, 1, "same"), (3, 2, "same")])
+@pytest.mark.parametrize(
+    ("length", "stride", "mode"), [(3, 1, "valid"), (3, 1, "same"), (2, 1, "same"), (3, 2, "same")]
+)
 def test_theano_convolves(length: int, stride: int, mode: str, load_keras: Any, tmp_path: Path) -> None:
     """Theano turns the kernel round, and pads an even kernel or a stride in its own way; both are kept."""
     rng = np.random.default_rng(3)
@@ -577,7 +577,16 @@ def test_settings_have_the_names_of_keras2() -> None:
     assert config["recurrent_activation"] == "hard_sigmoid"
     assert config["reset_after"] is False
     assert (config["dropout"], config["recurrent_dropout"]) == (0.1, 0.2)
-    gone = {"output_dim", "inner_activation", "init", "inner_init", "consume_less", "dropout_W", "dropout_U", "input_dim"}
+    gone = {
+        "output_dim",
+        "inner_activation",
+        "init",
+        "inner_init",
+        "consume_less",
+        "dropout_W",
+        "dropout_U",
+        "input_dim",
+    }
     assert not gone & config.keys()
 
 

@@ -46,7 +46,10 @@ def _check_state_order(node: Node, calls: list[Call], context: Context) -> None:
     given = any(isinstance(call.args[0], list) or "initial_state" in call.kwargs for call in calls if call.args)
     if node.config.get("return_state") or given:
         raise unsupported(
-            cell, "reverse_state_order", True, "Keras 3 lists the states of stacked cells in the order of the cells alone."
+            cell,
+            "reverse_state_order",
+            True,
+            "Keras 3 lists the states of stacked cells in the order of the cells alone.",
         )
 
 

@@ -33,6 +33,7 @@ class Context:
         input_shapes: by id of a layer's entry, the batch shape and dtype that an old layer stated for its input.
         shared: the layers that carried each shared_object_id.
         causal: ids of the entries of attention layers that had the setting `causal`.
+        masks: some layer makes a mask.
         reversed_states: ids of the entries of StackedRNNCells that list their states backwards.
     """
 
@@ -42,6 +43,7 @@ class Context:
     input_shapes: dict[int, tuple[list[int | None], str | None]] = field(default_factory=dict)
     shared: dict[Any, list[str]] = field(default_factory=dict)
     causal: set[int] = field(default_factory=set)
+    masks: bool = False
     reversed_states: set[int] = field(default_factory=set)
 
     @property

@@ -9,6 +9,7 @@ from lstm_swap.dialects.hard_sigmoid import scale_hard_sigmoid
 from lstm_swap.dialects.insertion import Insertions
 from lstm_swap.dialects.known import is_own_class
 from lstm_swap.dialects.layers3 import translate_layer
+from lstm_swap.dialects.mask_notes import makes_masks
 from lstm_swap.dialects.models3 import translate_model
 from lstm_swap.dialects.theano import flip_kernels
 from lstm_swap.errors import UnreadableModelError
@@ -33,7 +34,7 @@ def to_keras3(root: Node, *, version: str | None, theano: bool = False) -> list[
         UnsupportedLayerError: a built-in layer that Keras 3 cannot compute; the message names it and the setting.
         UnreadableModelError: the calls between layers refer to layers that are not there, or nest too deep.
     """
-    context = Context(version=version, default_dtype=default_dtype(root))
+    context = Context(version=version, default_dtype=default_dtype(root), masks=makes_masks(root))
     try:
         nodes = list(root.walk())
         if theano:

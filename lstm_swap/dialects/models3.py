@@ -10,6 +10,7 @@ from lstm_swap.dialects.context import Context
 from lstm_swap.dialects.graph import Graph, Ref, is_functional
 from lstm_swap.dialects.insertion import Insertions
 from lstm_swap.dialects.layers3 import flatten_json
+from lstm_swap.dialects.mask_notes import note_masks
 from lstm_swap.dialects.names import rename_layers, unique_name
 from lstm_swap.dialects.tf_op_layers import translate_op_layer
 from lstm_swap.dialects.tf_ops import translate_function
@@ -42,6 +43,8 @@ def translate_model(node: Node, context: Context, dialect: str, insertions: Inse
         _report_bases(node, graph, context)
         renames = rename_layers(node, context)
         graph.rename(renames)
+        if context.masks:
+            note_masks(node, graph, context)
         translate_calls(node, graph, context)
         for child in list(node.children):
             if child.class_name in ("TFOpLambda", "SlicingOpLambda"):
@@ -58,6 +61,8 @@ def translate_model(node: Node, context: Context, dialect: str, insertions: Inse
             _finish(node, "keras.src.models.functional", context)
     else:
         rename_layers(node, context)
+        if context.masks:
+            note_masks(node, None, context)
         insertions.insert(node, None)
         _input_layer(node, context)
         if entry["class_name"] == "Sequential":

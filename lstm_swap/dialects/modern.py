@@ -33,7 +33,9 @@ OPERATIONS: dict[str, frozenset[str]] = {
         "SparsePlus SparseSigmoid Sparsemax Squareplus TanhShrink Threshold".split()
     ),
     "math": frozenset("Erf Erfinv FFT FFT2 InTopK IRFFT Logsumexp RFFT Rsqrt SegmentMax SegmentSum STFT TopK".split()),
-    "core": frozenset("Cast ConvertToTensor SaturateCast Scatter ScatterUpdate Slice SliceUpdate StopGradient Unstack".split()),
+    "core": frozenset(
+        "Cast ConvertToTensor SaturateCast Scatter ScatterUpdate Slice SliceUpdate StopGradient Unstack".split()
+    ),
     "linalg": frozenset("Cholesky Det Eig Eigh Inv LuFactor Norm Qr Solve SolveTriangular SVD".split()),
     "image": frozenset("AffineTransform CropImages ExtractPatches MapCoordinates PadImages Resize".split()),
 }

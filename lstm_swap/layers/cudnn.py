@@ -80,6 +80,12 @@ def _call(
     is_training: bool,
 ) -> list[Any]:
     """CudnnRNNV3 itself, batch-major, one layer, one direction: outputs (B, T, u) and the last states (B, u)."""
+    if is_training and x.dtype == tf.bfloat16:
+        # The op's gradient in bfloat16 is wrong (NaN, or numbers of any size; H200, cuDNN 9.19, TensorFlow 2.21), so
+        # what will be differentiated runs in float32.
+        as_float32 = [tf.cast(tensor, tf.float32) for tensor in (x, *states, *weights)]
+        wide = (as_float32[0], as_float32[1 : 1 + len(states)], as_float32[1 + len(states) :])
+        return [tf.cast(result, tf.bfloat16) for result in _call(mode, *wide, lengths, is_training)]
     outputs, h, c, _, _ = tf.raw_ops.CudnnRNNV3(
         input=x,
         input_h=states[0][:, tf.newaxis, :],

@@ -68,6 +68,7 @@ class Library:
             definition = self._graph.library.function.add()
             definition.CopyFrom(traced.functions[old])
             definition.signature.name = new
+            _number_arguments(definition)
             for node in definition.node_def:
                 _rename(node, names)
                 self._trim(node)
@@ -117,6 +118,23 @@ class Library:
             self._op_list.op.sort(key=lambda listed: listed.name)
 
 
+def _number_arguments(definition: Any) -> None:
+    """Name the arguments of a FunctionDef by number: TensorFlow counts its traces in some of their names."""
+    names = {argument.name: f"argument_{number}" for number, argument in enumerate(definition.signature.input_arg)}
+
+    def renamed(tensor: str) -> str:
+        name, colon, rest = tensor.partition(":")
+        return f"^{names[name[1:]]}" if name[:1] == "^" and name[1:] in names else names.get(name, name) + colon + rest
+
+    for argument in definition.signature.input_arg:
+        argument.name = names[argument.name]
+    for node in definition.node_def:
+        for position, tensor in enumerate(node.input):
+            node.input[position] = renamed(tensor)
+    for key, tensor in list(definition.ret.items()):
+        definition.ret[key] = renamed(tensor)
+
+
 def _in_order(root: str, functions: dict[str, Any]) -> list[str]:
     """The functions that `root` calls, in the order of their first mention: the same names each time."""
     found: list[str] = []
@@ -163,6 +181,6 @@ def rename_outputs(function: Any, node: str, outputs: Sequence[str]) -> None:
         for position, tensor in enumerate(reader.input):
             if tensor in new:
                 reader.input[position] = new[tensor]
-    for key, tensor in function.ret.items():
+    for key, tensor in list(function.ret.items()):
         if tensor in new:
             function.ret[key] = new[tensor]
