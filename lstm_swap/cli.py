@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -61,6 +62,7 @@ def _print(report: Report, as_json: bool) -> None:
 @click.version_option(__version__, prog_name="lstm-swap")
 def main() -> None:
     """Rewrite saved Keras LSTM and GRU models: GPU layers to plain ones and back, old files for today's Keras."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # where TensorFlow is needed, its chatter is not
 
 
 _to = click.option(

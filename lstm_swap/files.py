@@ -60,9 +60,9 @@ def inspect(path: PathLike, *, to: str = "auto", weights: PathLike | None = None
     """
     form = choose_form(to, "keras2" if to == "cudnn" else "keras3")
     if is_saved_model(path):
-        from lstm_swap.formats import saved
+        from lstm_swap import saved_files
 
-        return saved.inspect(Path(path), form)
+        return saved_files.inspect(Path(path), form)
     with formats.open_model(path, weights) as model:
         report = _new_report(model, form)
         report.inspected = True
@@ -149,9 +149,9 @@ def convert(
     """
     form = choose_form(to, dialect)
     if is_saved_model(path):
-        from lstm_swap.formats import saved
+        from lstm_swap import saved_files
 
-        return saved.convert(
+        return saved_files.convert(
             Path(path), out, to=to, form=form, dialect=dialect, inference=inference, strict=strict,
             dry_run=dry_run, verify=verify, force=force,
         )  # fmt: skip

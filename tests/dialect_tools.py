@@ -59,12 +59,13 @@ def converted(path: Path, suffix: str, **options: Any) -> tuple[Path, Any]:
 def assert_same(old: Any, new: Any, inputs: Sequence[np.ndarray[Any, Any]], atol: float = 1e-5) -> None:
     """Both models give the same outputs for the same inputs."""
     x = list(inputs) if len(inputs) > 1 else inputs[0]
-    a, b = quietly(old.predict, x, verbose=0), quietly(new.predict, x, verbose=0)
+    a, b = quietly(old, x, training=False), quietly(new, x, training=False)
     first, second = _flat(a), _flat(b)
     assert len(first) == len(second)
     for y, z in zip(first, second, strict=True):
+        y, z = np.asarray(y), np.asarray(z)
         assert y.shape == z.shape
-        np.testing.assert_allclose(np.asarray(z, np.float64), np.asarray(y, np.float64), atol=atol, rtol=1e-4)
+        np.testing.assert_allclose(z.astype(np.float64), y.astype(np.float64), atol=atol, rtol=1e-4)
 
 
 def _flat(value: Any) -> list[Any]:

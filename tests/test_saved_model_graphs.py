@@ -1,4 +1,4 @@
-"""Graphs with cuDNN nodes of every kind and place: modes, layouts, loops, branches, TensorFlow 1, and what is refused."""
+"""Graphs with cuDNN nodes of every kind and place: modes, layouts, loops, TensorFlow 1, and what is refused."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def every_node(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, 
 
 @pytest.mark.parametrize("name", NODES)
 def test_every_kind_of_node(every_node: dict[str, dict[str, Any]], name: str) -> None:
-    """Modes, layers, directions, layouts, lengths, dtypes and input modes: the numbers are those of plain Keras layers."""
+    """Modes, layers, directions, layouts, lengths, dtypes and input modes: the numbers are plain Keras layers'."""
     node = NODES[name]
     for key, wanted in zip(("output", "output_h", "output_c"), node.expected(), strict=True):
         for found in every_node.values():

@@ -11,7 +11,7 @@ from lstm_swap.errors import UnsupportedLayerError
 
 
 def version_numbers(version: str | None) -> tuple[int, ...] | None:
-    """ "2.2.4-tf" as (2, 2, 4); None where there is no version."""
+    """The numbers of a version, (2, 2, 4) of "2.2.4-tf"; None where there is none."""
     numbers = re.match(r"\d+(\.\d+)*", version or "")
     return tuple(int(n) for n in numbers.group().split(".")) if numbers else None
 

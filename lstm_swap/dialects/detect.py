@@ -9,16 +9,18 @@ from lstm_swap.dialects.context import version_numbers
 
 #: Settings that only one of the two has. `input_dim` of Dense and the like is in both.
 _KERAS1_KEYS = frozenset(
-    "init inner_init inner_activation forget_bias_init consume_less W_regularizer U_regularizer b_regularizer "
-    "W_constraint b_constraint dropout_W dropout_U nb_filter nb_row nb_col filter_length border_mode subsample "
-    "subsample_length pool_length dim_ordering input_dtype concat_axis dot_axes p".split()
+    (
+        "init inner_init inner_activation forget_bias_init consume_less W_regularizer U_regularizer "
+        "b_regularizer W_constraint b_constraint dropout_W dropout_U nb_filter nb_row nb_col filter_length "
+        "border_mode subsample subsample_length pool_length dim_ordering input_dtype concat_axis dot_axes p"
+    ).split()
 )
-_KERAS2_KEYS = frozenset("batch_input_shape time_major implementation ragged input_length".split())
-_KERAS3_KEYS = frozenset("batch_shape zero_output_for_mask".split())
+_KERAS2_KEYS = frozenset(["batch_input_shape", "time_major", "implementation", "ragged", "input_length"])
+_KERAS3_KEYS = frozenset(["batch_shape", "zero_output_for_mask"])
 
 
 def detect(entry: dict[str, Any], keras_version: str | None) -> str:
-    """ "keras1", "keras2" or "keras3".
+    """The dialect of an architecture: "keras1", "keras2" or "keras3".
 
     Args:
         entry: the architecture; keras_version: as the file states it, None where it does not.

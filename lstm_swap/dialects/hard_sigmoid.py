@@ -52,8 +52,8 @@ def scale_hard_sigmoid(node: Node, context: Context, insertions: Insertions, fac
                 node,
                 "activation",
                 "hard_sigmoid",
-                "hard_sigmoid has another slope in Keras 2 than in Keras 3, and where it acts on the cell state no weights "
-                "can make that good. Give the layer a custom activation with the slope of the file.",
+                "hard_sigmoid has another slope in Keras 2 than in Keras 3, and where it acts on the cell state no "
+                "weights can make that good. Give the layer a custom activation with the slope of the file.",
             )
         node.edits.append(ScaleGates(kind, factor, gates=gate, candidate=activation))
         fields = [f for f, used in (("recurrent_activation", gate), ("activation", activation)) if used]
@@ -65,7 +65,7 @@ def scale_hard_sigmoid(node: Node, context: Context, insertions: Insertions, fac
         target = _top(node)
         settings = {
             "trainable": True,
-            "dtype": target.config.get("dtype") or context.default_dtype,
+            "dtype": objects.dtype(target.config.get("dtype")) or context.default_dtype,
             "scale": factor,
             "offset": 0.0,
         }

@@ -131,7 +131,8 @@ def _input_layer(node: Node, config: dict[str, Any], context: Context) -> None:
 
 
 def _recurrent(node: Node, config: dict[str, Any], context: Context) -> None:
-    if not config.get("zero_output_for_mask"):
+    # A Bidirectional of tf.keras 2 sets it in its halves, as that of Keras 3 does.
+    if not config.get("zero_output_for_mask") or node.role in ("forward", "backward"):
         config.pop("zero_output_for_mask", None)
 
 

@@ -16,8 +16,10 @@ from lstm_swap.dialects.graph import Graph, Ref, refs
 _MERGES = frozenset("Add Average Concatenate Maximum Minimum Multiply Subtract".split())
 #: Layers that end a mask: they support none, or their output has no steps any more.
 _ENDS = frozenset(
-    "Flatten Reshape RepeatVector Permute Dot Lambda Conv1D Conv2D Conv3D SeparableConv1D MaxPooling1D AveragePooling1D "
-    "GlobalAveragePooling1D GlobalMaxPooling1D UpSampling1D ZeroPadding1D Cropping1D".split()
+    (
+        "Flatten Reshape RepeatVector Permute Dot Lambda Conv1D Conv2D Conv3D SeparableConv1D MaxPooling1D "
+        "AveragePooling1D GlobalAveragePooling1D GlobalMaxPooling1D UpSampling1D ZeroPadding1D Cropping1D"
+    ).split()
 )
 Mask = frozenset[str]  # the layers whose masks went into it
 NONE: Mask = frozenset()
@@ -82,8 +84,8 @@ def _after(node: Node, inputs: list[Mask], context: Context) -> Mask:
     joined = frozenset().union(*inputs)
     if name in _MERGES and len(set(inputs)) > 1:
         message = (
-            "masks meet here: Keras 2 keeps the steps that no input masks, Keras 3 those that any input keeps (and none "
-            "of the mask where an input has none), so later layers may see other steps"
+            "masks meet here: Keras 2 keeps the steps that no input masks, Keras 3 those that any input keeps (and no "
+            "mask at all where an input has none), so later layers may see other steps"
         )
         context.add(node, "mask", None, None, "report", message)
     if name == "Bidirectional" and joined and not context.tf_keras:

@@ -63,8 +63,8 @@ def translate_model(node: Node, context: Context, dialect: str, insertions: Inse
         rename_layers(node, context)
         if context.masks:
             note_masks(node, None, context)
+        _input_layer(node, context)  # before anything stands in front of the layer that states the shape
         insertions.insert(node, None)
-        _input_layer(node, context)
         if entry["class_name"] == "Sequential":
             config.pop("build_input_shape", None)
             _finish(node, "keras", context)

@@ -16,28 +16,33 @@ from lstm_swap.dialects.known import is_own_class
 #: keras.src.ops modules of Keras 3.15.1 and their Operation classes, without those that make no sense in a graph.
 OPERATIONS: dict[str, frozenset[str]] = {
     "numpy": frozenset(
-        "Absolute Abs Add All Amax Amin Any Append Arccos Arccosh Arcsin Arcsinh Arctan Arctan2 Arctanh Argmax Argmin "
-        "Argsort Average BroadcastTo Ceil Clip Concatenate Conj Conjugate Copy Cos Cosh CountNonzero Cross Cumprod "
-        "Cumsum Diag Diagonal Diff Digitize Divide DivideNoNan Dot Einsum Equal Exp Exp2 ExpandDims Expm1 Flip Floor "
-        "FloorDivide FullLike GetItem Greater GreaterEqual Hstack Imag Inner Isclose Isfinite Isinf Isnan Less "
-        "LessEqual Log Log10 Log1p Log2 Logaddexp LogicalAnd LogicalNot LogicalOr LogicalXor Matmul Max Maximum Mean "
-        "Median Min Minimum Mod Moveaxis Multiply NanToNum Ndim Negative NotEqual OnesLike Outer Pad Power Prod "
-        "Quantile Ravel Real Reciprocal Repeat Reshape Roll Rot90 Round Sign Sin Sinh Size Sort Split Sqrt Square "
-        "Squeeze Stack Std Subtract Sum Swapaxes Take TakeAlongAxis Tan Tanh Tensordot Tile Trace Transpose Tril Triu "
-        "TrueDivide Trunc Var Vdot Vstack Where ZerosLike".split()
+        (
+            "Absolute Abs Add All Amax Amin Any Append Arccos Arccosh Arcsin Arcsinh Arctan Arctan2 Arctanh "
+            "Argmax Argmin Argsort Average BroadcastTo Ceil Clip Concatenate Conj Conjugate Copy Cos Cosh "
+            "CountNonzero Cross Cumprod Cumsum Diag Diagonal Diff Digitize Divide DivideNoNan Dot Einsum Equal "
+            "Exp Exp2 ExpandDims Expm1 Flip Floor FloorDivide FullLike GetItem Greater GreaterEqual Hstack Imag "
+            "Inner Isclose Isfinite Isinf Isnan Less LessEqual Log Log10 Log1p Log2 Logaddexp LogicalAnd "
+            "LogicalNot LogicalOr LogicalXor Matmul Max Maximum Mean Median Min Minimum Mod Moveaxis Multiply "
+            "NanToNum Ndim Negative NotEqual OnesLike Outer Pad Power Prod Quantile Ravel Real Reciprocal Repeat "
+            "Reshape Roll Rot90 Round Sign Sin Sinh Size Sort Split Sqrt Square Squeeze Stack Std Subtract Sum "
+            "Swapaxes Take TakeAlongAxis Tan Tanh Tensordot Tile Trace Transpose Tril Triu TrueDivide Trunc Var "
+            "Vdot Vstack Where ZerosLike"
+        ).split()
     ),
     "nn": frozenset(
-        "AveragePool Celu Conv ConvTranspose CTCDecode CTCLoss DepthwiseConv DotProductAttention Elu Gelu Glu "
-        "HardShrink HardSigmoid HardSilu HardTanh LayerNorm LeakyRelu LogSigmoid LogSoftmax MaxPool Moments MultiHot "
-        "Normalize OneHot Relu Relu6 RMSNorm Selu SeparableConv Sigmoid Silu Softmax SoftShrink Softplus Softsign "
-        "SparsePlus SparseSigmoid Sparsemax Squareplus TanhShrink Threshold".split()
+        (
+            "AveragePool Celu Conv ConvTranspose CTCDecode CTCLoss DepthwiseConv DotProductAttention Elu Gelu Glu "
+            "HardShrink HardSigmoid HardSilu HardTanh LayerNorm LeakyRelu LogSigmoid LogSoftmax MaxPool Moments "
+            "MultiHot Normalize OneHot Relu Relu6 RMSNorm Selu SeparableConv Sigmoid Silu Softmax SoftShrink "
+            "Softplus Softsign SparsePlus SparseSigmoid Sparsemax Squareplus TanhShrink Threshold"
+        ).split()
     ),
     "math": frozenset("Erf Erfinv FFT FFT2 InTopK IRFFT Logsumexp RFFT Rsqrt SegmentMax SegmentSum STFT TopK".split()),
     "core": frozenset(
         "Cast ConvertToTensor SaturateCast Scatter ScatterUpdate Slice SliceUpdate StopGradient Unstack".split()
     ),
     "linalg": frozenset("Cholesky Det Eig Eigh Inv LuFactor Norm Qr Solve SolveTriangular SVD".split()),
-    "image": frozenset("AffineTransform CropImages ExtractPatches MapCoordinates PadImages Resize".split()),
+    "image": frozenset(["AffineTransform", "CropImages", "ExtractPatches", "MapCoordinates", "PadImages", "Resize"]),
 }
 
 

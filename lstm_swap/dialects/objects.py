@@ -103,9 +103,11 @@ _KERAS1_CONSTRAINT_KEYS = {"m": "max_value", "low": "min_value", "high": "max_va
 
 #: keras.activations of Keras 3.15 that older versions had too, or that TensorFlow functions are called.
 ACTIVATIONS = frozenset(
-    "celu elu exponential gelu glu hard_shrink hard_sigmoid hard_silu hard_swish hard_tanh leaky_relu linear "
-    "log_sigmoid log_softmax mish relu relu6 selu sigmoid silu soft_shrink softmax softplus softsign sparse_plus "
-    "sparse_sigmoid sparsemax squareplus swish tanh tanh_shrink threshold".split()
+    (
+        "celu elu exponential gelu glu hard_shrink hard_sigmoid hard_silu hard_swish hard_tanh leaky_relu "
+        "linear log_sigmoid log_softmax mish relu relu6 selu sigmoid silu soft_shrink softmax softplus "
+        "softsign sparse_plus sparse_sigmoid sparsemax squareplus swish tanh tanh_shrink threshold"
+    ).split()
 )
 #: TensorFlow function names that tf.keras wrote for the same function.
 _ACTIVATION_NAMES = {"softmax_v2": "softmax", "log_softmax_v2": "log_softmax", "relu_v2": "relu"}

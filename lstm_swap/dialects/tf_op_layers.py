@@ -12,7 +12,7 @@ from typing import Any
 from lstm_swap.architecture import Node
 from lstm_swap.dialects.context import Context
 from lstm_swap.dialects.graph import Graph
-from lstm_swap.dialects.tf_ops import Operation, replace
+from lstm_swap.dialects.operations import Operation, replace
 
 _BINARY = {
     "Add": "Add",

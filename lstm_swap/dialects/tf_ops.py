@@ -9,28 +9,12 @@ that compute the same for every input are translated; the rest stays and needs T
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-from lstm_swap.architecture import Node, layer_entries
+from lstm_swap.architecture import Node
 from lstm_swap.dialects.context import Context
-from lstm_swap.dialects.graph import Call, Constant, Graph, Ref, refs
-from lstm_swap.dialects.names import unique_name
-
-
-@dataclass
-class Operation:
-    """An operation of Keras 3: its module below keras.src.ops, class, settings, and the arguments of one call.
-
-    transposed: arguments whose last two axes are to be exchanged first.
-    """
-
-    module: str
-    class_name: str
-    args: list[Any]
-    config: dict[str, Any] = field(default_factory=dict)
-    transposed: list[int] = field(default_factory=list)
-
+from lstm_swap.dialects.graph import Constant, Graph, Ref, refs
+from lstm_swap.dialects.operations import ABSENT, Operation, replace
 
 Arguments = dict[str, Any]
 Rule = Callable[[Any, Arguments], Operation | None]
@@ -355,50 +339,7 @@ def translate_function(node: Node, graph: Graph, context: Context) -> None:
     for call in calls:
         found = rule(call.args[0], call.kwargs) if rule is not None else None
         if found is None:
-            context.add(node, "function", function, None, "opens", f"tf.{function}: {_ABSENT}")
+            context.add(node, "function", function, None, "opens", f"tf.{function}: {ABSENT}")
             return
         operations.append(found)
     replace(node, graph, operations, f"tf.{function}", context)
-
-
-_ABSENT = "no operation of Keras 3 was found to compute it; it needs TensorFlow code to load"
-
-
-def replace(node: Node, graph: Graph, operations: list[Operation], what: str, context: Context) -> None:
-    """Write one operation for all calls of `node`; where their settings differ the layer stays as it is."""
-    first = operations[0] if operations else None
-    if first is None or any((o.config, o.transposed) != (first.config, first.transposed) for o in operations):
-        context.add(node, "class_name", node.class_name, None, "opens", f"{what}: {_ABSENT}")
-        return
-    old = node.class_name
-    entry = node.entry
-    entry["module"] = f"keras.src.ops.{first.module}"
-    entry["class_name"] = first.class_name
-    entry["config"] = {"name": node.name, **first.config}
-    entry["registered_name"] = None
-    entry.pop("build_config", None)
-    for position in first.transposed:
-        name = _transposition(node, graph, [operation.args[position] for operation in operations], context)
-        for number, operation in enumerate(operations):
-            operation.args[position] = Ref(name, number)
-    graph.calls[node.name] = [Call(operation.args) for operation in operations]
-    message = f"{what} is the operation {first.class_name} in Keras 3"
-    context.add(node, "class_name", old, first.class_name, "opens", message)
-
-
-def _transposition(node: Node, graph: Graph, inputs: list[Any], context: Context) -> str:
-    """A new operation in front of `node` that exchanges the last two axes; returns its name."""
-    model = graph.model
-    name = unique_name(f"{node.name}_transpose", graph.entries)
-    entry = {
-        "module": "keras.src.ops.numpy",
-        "class_name": "Swapaxes",
-        "config": {"name": name, "axis1": -2, "axis2": -1},
-        "registered_name": None,
-        "name": name,
-    }
-    graph.entries[name] = entry
-    graph.calls[name] = [Call([value]) for value in inputs]
-    layer_entries(model.entry).append(entry)
-    model.children.append(Node(entry, name, f"{model.path}/{name}" if model.path else name, "item", model))
-    return name

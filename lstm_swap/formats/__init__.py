@@ -79,9 +79,7 @@ def _open_folder(path: Path) -> ModelFile:
     if (path / keras_zip.CONFIG).is_file():
         return keras_zip.read(path)
     if (path / "saved_model.pb").is_file() or (path / "saved_model.pbtxt").is_file():
-        from lstm_swap.formats import saved
-
-        return saved.read(path)
+        raise UnreadableModelError(f"{path}: a SavedModel folder, which inspect and convert read, and nothing else")
     raise UnreadableModelError(f"{path}: a folder without saved_model.pb or config.json, so not a model")
 
 

@@ -122,6 +122,13 @@ class CallGraph:
             waiting.extend(self.callees(name))
         return seen
 
+    def missing(self) -> set[str]:
+        """Names of functions that something calls and the library lacks."""
+        called = set(callees(self._main.values(), self._main, self.functions))
+        for function in self.functions:
+            called |= self.callees(function)
+        return {name for name in called if name and name not in self.functions}
+
     def callees(self, function: str) -> frozenset[str]:
         found = self._callees.get(function)
         if found is None:

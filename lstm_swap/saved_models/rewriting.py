@@ -144,6 +144,11 @@ class _Rewriter:
         if not running:
             return
         check_constants(self.calls, self.path)
+        missing = self.calls.missing()
+        if missing:
+            raise UnreadableModelError(
+                f"{self.path}: damaged, the graph calls a function that it lacks: {min(missing)!r}"
+            )
         shapes = Shapes(self.calls, self.path)
         for function in dict.fromkeys(node.function for node in running):
             self._rewrite_function(function, [node for node in running if node.function == function], shapes)
