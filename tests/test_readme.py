@@ -68,3 +68,16 @@ def test_every_reason_is_in_the_table() -> None:
     table = README.split("| reason |")[1].split("\n\n")[0]
     for code in codes:
         assert f"`{code}`" in table
+
+
+def test_tables_are_those_of_the_committed_results() -> None:
+    """Every figure in a table of the README comes from a file under benchmarks/results."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("readme_tables", ROOT / "benchmarks" / "readme_tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert "<!-- gpu_layers -->" in README
+    assert module.filled(README) == README
