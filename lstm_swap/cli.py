@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +22,31 @@ PROGRESS_BYTES = 100 << 20
 
 
 @contextmanager
-def _one_line_errors() -> Iterator[None]:
-    """Print what went wrong as one message on stderr, without a traceback, and exit as documented."""
+def _one_line_errors(codes: list[int] | None = None) -> Iterator[None]:
+    """Print what went wrong as one message on stderr, without a traceback, and exit as documented.
+
+    codes: where the exit code is put instead, for a command that goes on with the next model.
+    """
     try:
         yield
+        return
     except UsageError as problem:
-        _fail(str(problem), 2)
+        message, code = str(problem), 2
     except LstmSwapError as problem:
-        _fail(str(problem), 1)
+        message, code = str(problem), 1
     except RecursionError:
-        _fail("the model is nested too deeply to be read", 1)
+        message, code = "the model is nested too deeply to be read", 1
     except MemoryError:
-        _fail("not enough memory for an array of this model", 1)
+        message, code = "not enough memory for an array of this model", 1
+    except BrokenPipeError:
+        raise  # the reader of a pipe has left: click ends quietly
     except OSError as problem:
-        _fail(str(problem), 1)
-
-
-def _fail(message: str, code: int) -> None:
+        message, code = str(problem), 1
     lines = [clean(short(line, 2000)) for line in message.splitlines()]
     _echo("error: " + "\n".join(lines), err=True)
-    raise SystemExit(code)
+    if codes is None:
+        raise SystemExit(code)
+    codes.append(code)
 
 
 def _echo(text: str, *, err: bool = False) -> None:
@@ -55,13 +61,21 @@ def _print(report: Report, as_json: bool) -> None:
         _echo(report.to_json())
         return
     columns = max(80, shutil.get_terminal_size((120, 24)).columns)  # COLUMNS counts, on a terminal or not
-    _echo(report.text(color=sys.stdout.isatty(), width=columns))
+    _echo(report.text(color=sys.stdout is not None and sys.stdout.isatty(), width=columns))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="lstm-swap")
 def main() -> None:
     """Rewrite saved Keras LSTM and GRU models: GPU layers to plain ones and back, old files for today's Keras."""
+    with suppress(ValueError):  # not in the main thread
+        earlier = signal.signal(signal.SIGTERM, _terminated)
+        click.get_current_context().call_on_close(lambda: signal.signal(signal.SIGTERM, earlier))
+
+
+def _terminated(*_: object) -> None:
+    """End as by an exception, so that temporary files are removed."""
+    raise SystemExit(128 + signal.SIGTERM)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # where TensorFlow is needed, its chatter is not
 
 
@@ -76,9 +90,9 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print the report a
 
 
 @main.command()
-@click.argument("model", type=click.Path())
+@click.argument("model", type=click.Path(readable=False))
 @_to
-@click.option("--weights", type=click.Path(), help="The weights of an architecture in JSON or YAML.")
+@click.option("--weights", type=click.Path(readable=False), help="The weights of an architecture in JSON or YAML.")
 @click.option("--html", "html_file", type=click.Path(dir_okay=False), help="Also write the report as a web page.")
 @_json
 def inspect(model: str, to: str, weights: str | None, html_file: str | None, as_json: bool) -> None:
@@ -88,14 +102,22 @@ def inspect(model: str, to: str, weights: str | None, html_file: str | None, as_
 
         report = files.inspect(model, to=to, weights=weights)
         if html_file:
-            Path(html_file).write_text(report.to_html(), encoding="utf-8")
+            from lstm_swap.output import write_safely
+
+            page = report.to_html()
+            inputs = [Path(p) for p in (model, weights) if p]
+            write_safely(inputs, Path(html_file), True, lambda file: _write_page(file, page))
         _print(report, as_json)
 
 
+def _write_page(file: Path, page: str) -> None:
+    file.write_text(page, encoding="utf-8")
+
+
 @main.command()
-@click.argument("models", nargs=-1, required=True, type=click.Path(), metavar="MODEL...")
+@click.argument("models", nargs=-1, required=True, type=click.Path(readable=False), metavar="MODEL...")
 @click.option(
-    "-o", "--output", type=click.Path(), help="Where to write (one MODEL only). The suffix picks the container."
+    "-o", "--output", type=click.Path(readable=False), help="Where to write (one MODEL only). The suffix picks the container."
 )
 @_to
 @click.option(
@@ -107,14 +129,17 @@ def inspect(model: str, to: str, weights: str | None, html_file: str | None, as_
 )
 @click.option("--inference", is_flag=True, help="Allow what only training would notice (see README).")
 @click.option("--strict", is_flag=True, help="Any refused layer is an error, and nothing is written.")
-@click.option("--weights", type=click.Path(), help="The weights of an architecture in JSON or YAML.")
+@click.option("--weights", type=click.Path(readable=False), help="The weights of an architecture in JSON or YAML.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
 @click.option("--no-verify", is_flag=True, help="Skip the proof that the numbers did not change.")
 @click.option("--force", is_flag=True, help="Overwrite an existing output.")
 @click.option("--mapping", is_flag=True, help="Show which stored array went to which layer.")
 @_json
 def convert(models: tuple[str, ...], output: str | None, as_json: bool, no_verify: bool, **options: Any) -> None:
-    """Rewrite each MODEL; the input is never changed. Default output: NAME.FORM.SUFFIX beside it."""
+    """Rewrite each MODEL; the input is never changed. Default output: NAME.FORM.SUFFIX beside it.
+
+    Of several models, one that fails does not keep the others from being converted; the exit code tells.
+    """
     with _one_line_errors():
         from lstm_swap import files
 
@@ -122,10 +147,14 @@ def convert(models: tuple[str, ...], output: str | None, as_json: bool, no_verif
             raise UsageError("-o names one output, and there are several models")
         if options["weights"] is not None and len(models) > 1:
             raise UsageError("--weights names the weights of one architecture, and there are several models")
-        for model in models:
-            with _progress(model, as_json) as progress:
-                report = files.convert(model, output, verify=not no_verify, progress=progress, **options)
+        files.choose_form(options["to"], options["dialect"])  # wrong use is said once, not for each model
+    codes: list[int] = []
+    for model in models:
+        with _one_line_errors(codes), _progress(model, as_json) as progress:
+            report = files.convert(model, output, verify=not no_verify, progress=progress, **options)
             _print(report, as_json)
+    if codes:
+        raise SystemExit(1 if 1 in codes else 2)
 
 
 @contextmanager
@@ -148,8 +177,8 @@ def _progress(model: str, quiet: bool) -> Iterator[Callable[[int, int], None] | 
 
 
 @main.command()
-@click.argument("a", type=click.Path())
-@click.argument("b", type=click.Path())
+@click.argument("a", type=click.Path(readable=False))
+@click.argument("b", type=click.Path(readable=False))
 @_json
 def verify(a: str, b: str, as_json: bool) -> None:
     """Run two models on the same random input and say whether they compute the same."""
@@ -162,7 +191,7 @@ def verify(a: str, b: str, as_json: bool) -> None:
 
 
 @main.command()
-@click.argument("model", required=False, type=click.Path())
+@click.argument("model", required=False, type=click.Path(readable=False))
 def doctor(model: str | None) -> None:
     """Say whether a cuDNN-capable GPU is there, and tell a broken CUDA from a MODEL that cannot use it."""
     with _one_line_errors():
