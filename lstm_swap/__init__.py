@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from lstm_swap.files import convert, inspect
+    from lstm_swap.live import load_model, optimize, plan, standardize
     from lstm_swap.planning import Plan
     from lstm_swap.report import Report
 
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "convert": "files",
     "inspect": "files",
+    "load_model": "live",
+    "optimize": "live",
+    "plan": "live",
+    "standardize": "live",
     "verify": "compare",
     "Plan": "planning",
     "Report": "report",
@@ -53,6 +58,10 @@ __all__ = [
     "VerificationError",
     "convert",
     "inspect",
+    "load_model",
+    "optimize",
+    "plan",
+    "standardize",
     "verify",
 ]
 

@@ -12,14 +12,16 @@ from typing import Any
 
 from lstm_swap import dialects, formats, multi_gpu, rewriting, slots, training
 from lstm_swap.architecture import Change, Node
-from lstm_swap.errors import IneligibleLayerError, UnreadableModelError, UsageError
+from lstm_swap.errors import IneligibleLayerError, UnreadableModelError, UnsupportedLayerError, UsageError
 from lstm_swap.formats import ModelFile
+from lstm_swap.formats.catalogue import variables
+from lstm_swap.formats.checking import untrusted
 from lstm_swap.output import default_output, write_safely
 from lstm_swap.planning import Plan, make_plan, recurrent_layers
 from lstm_swap.proof import Ahead, Prover
 from lstm_swap.report import Report
 from lstm_swap.rules import FORMS
-from lstm_swap.settings import settings
+from lstm_swap.settings import problem, settings
 
 PathLike = str | os.PathLike[str]
 DIALECTS = ("keras3", "keras2")
@@ -63,7 +65,7 @@ def inspect(path: PathLike, *, to: str = "auto", weights: PathLike | None = None
         from lstm_swap import saved_files
 
         return saved_files.inspect(Path(path), form)
-    with formats.open_model(path, weights) as model:
+    with formats.open_model(path, weights) as model, untrusted(model.path.name):
         report = _new_report(model, form)
         report.inspected = True
         classes = [node.class_name for node in model.root.walk()]
@@ -86,7 +88,7 @@ def inspect(path: PathLike, *, to: str = "auto", weights: PathLike | None = None
 def _judge_today(report: Report, model: ModelFile, changes: list[Change]) -> None:
     """Would today's Keras open the file as it is, and compute the same? A dry translation tells."""
     try:
-        changes = changes + translate(model, "keras3")
+        changes = changes + translate(model, "keras3", model.container)
     except UnreadableModelError:
         raise
     except (ValueError, KeyError) as problem:
@@ -185,6 +187,37 @@ def convert_model(
         raise UsageError(f"{target}: only a SavedModel folder can become one; give the output a suffix, .h5 or .keras")
     report = _new_report(model, form)
     prover = Prover(model.path.name, verify=verify)
+    with untrusted(model.path.name):
+        edited = _rewrite(model, report, prover, container, form, dialect, inference, strict, mapping)
+    report.verified = (verify or False) if edited else None
+    if dry_run:
+        report.verified = None
+        return report
+    with Ahead(prover, edited, progress) as materialize:
+        write_safely(
+            [path for path in (model.path, model.weights_path) if path is not None],
+            target,
+            force,
+            lambda temporary: formats.save_model(model, temporary, materialize, dialect, container),
+        )
+    report.output = str(target)
+    for decision in report.layers:
+        decision.max_error = prover.errors.get(id(decision.node))
+    return report
+
+
+def _rewrite(
+    model: ModelFile,
+    report: Report,
+    prover: Prover,
+    container: str,
+    form: str,
+    dialect: str,
+    inference: bool,
+    strict: bool,
+    mapping: bool,
+) -> list[Node]:
+    """Plan, and rewrite the architecture and everything else but the arrays; returns the layers with edits to do."""
     _check_shapes(model, prover)
     report.unknown_classes = _unknown(model) if model.entry is not None else []
     report.lambdas = dialects.lambdas(model.root) if model.entry is not None else []
@@ -201,11 +234,12 @@ def convert_model(
     if strict and plan.refused:
         raise IneligibleLayerError(_refusals(model, plan))
     report.changes += normalise(model)
-    report.changes += translate(model, dialect)
+    report.changes += translate(model, dialect, container)
     rewriting.apply(plan, dialect)
     prover.dialect, prover.version = dialect, model.keras_version
+    if container != model.container:
+        report.warnings += _losses(model, container)
     edited = [node for node in model.root.walk() if node.edits]
-    report.verified = (verify or False) if edited else None
     if model.entry is None:
         report.warnings += _weights_only_notes(model)
     if model.entry is not None:
@@ -214,21 +248,35 @@ def convert_model(
         if stored is not None:
             model.optimizer, notes = stored.relaid(model, container, source_dialect, dialect)
             report.warnings += notes
+        report.warnings += training.without_state(model, container)
     report.warnings = model.warnings + report.warnings
-    if dry_run:
-        report.verified = None
-        return report
-    with Ahead(prover, edited, progress) as materialize:
-        write_safely(
-            model.path,
-            target,
-            force,
-            lambda temporary: formats.save_model(model, temporary, materialize, dialect, container),
+    return edited
+
+
+def _losses(model: ModelFile, container: str) -> list[str]:
+    """What another container cannot hold, or may hold in another order.
+
+    Raises:
+        UnsupportedLayerError: vocabularies and the like, without which layers do not work.
+    """
+    notes = []
+    assets = sorted(extra.name for extra in model.extras if extra.name.startswith("assets/"))
+    if assets:
+        raise UnsupportedLayerError(
+            f"{model.path.name}: {', '.join(assets)[:300]}: what these layers learned (a vocabulary) lies in files of "
+            "its own, which only .keras can hold; write .keras"
         )
-    report.output = str(target)
-    for decision in plan.decisions:
-        decision.max_error = prover.errors.get(id(decision.node))
-    return report
+    if model.extras:
+        names = ", ".join(extra.name for extra in model.extras)
+        notes.append(f"left out, because only .keras can hold them: {names}")
+    for node in model.root.walk():
+        inside = [a for a in node.arrays if a.name.count("/") > 1]
+        if model.container == "keras" and inside and variables(node, model.dialect) is None:
+            notes.append(
+                f"the arrays of {node.path!r} ({node.class_name}) lie in several folders; {container} has one list, "
+                "whose order was guessed: load it and compare (lstm-swap verify)"
+            )
+    return notes
 
 
 def _refusals(model: ModelFile, plan: Plan) -> str:
@@ -261,6 +309,9 @@ def _has_arrays(model: ModelFile) -> bool:
 def _check_shapes(model: ModelFile, prover: Prover | None = None) -> None:
     prover = prover or Prover(model.path.name)
     for node in recurrent_layers(model.root):
+        wrong = problem(node) if model.entry is not None else None
+        if wrong:
+            raise UnreadableModelError(f"{model.path.name}: layer {node.path!r} ({node.class_name}): {wrong}")
         found = settings(node, version=model.keras_version)
         cell = node.child("cell")
         prover.check_layer(node, found, cell.arrays if cell is not None else node.arrays)
@@ -287,7 +338,7 @@ def normalise(model: ModelFile) -> list[Change]:
         return _merge_keras1_gates(model)
     from lstm_swap.dialects import keras1
 
-    return keras1.to_keras2(model.root, theano=model.theano)
+    return keras1.to_keras2(model.root, theano=model.theano, version=model.keras_version)
 
 
 def _merge_keras1_gates(model: ModelFile) -> list[Change]:
@@ -303,14 +354,17 @@ def _merge_keras1_gates(model: ModelFile) -> list[Change]:
     return changes
 
 
-def translate(model: ModelFile, dialect: str) -> list[Change]:
-    """From Keras 2 (or what was Keras 1) to the dialect of the output."""
+def translate(model: ModelFile, dialect: str, container: str) -> list[Change]:
+    """From Keras 2 (or what was Keras 1) to the dialect of the output, as its container spells it."""
     if model.entry is None:
         return []
     if dialect == "keras3":
-        return [] if model.dialect == "keras3" else dialects.keras2.to_keras3(model.root, version=model.keras_version)
-    if model.dialect != "keras3":
-        return []
-    from lstm_swap.dialects import keras3
-
-    return keras3.to_keras2(model.root)
+        if model.dialect == "keras3":
+            return dialects.keras3.modernize(model.root)
+        theano = model.theano and model.dialect == "keras2"  # from Keras 1 the kernels come turned round already
+        return dialects.keras2.to_keras3(model.root, version=model.keras_version, theano=theano)
+    if model.dialect == "keras3":
+        return dialects.keras3.to_keras2(model.root, modules=container == "keras")
+    if container == "keras":
+        dialects.keras3.add_modules(model.root)
+    return []

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from lstm_swap.architecture import RECURRENT_KINDS, Array, Node
 from lstm_swap.planning import Decision
@@ -28,8 +30,14 @@ _BOOKKEEPING = frozenset(
 #: Classes whose names the rules know; another class of such a name is not taken for one of them.
 _KNOWN = frozenset(RECURRENT_KINDS) | {"Bidirectional", "TimeDistributed", "LSTMCell", "GRUCell", "StackedRNNCells"}
 
-#: What a layer's function is called in Keras, by the name of the setting.
+#: Settings of recurrent layers and their cells, by the names of their attributes and arguments.
 _FUNCTIONS = ("activation", "recurrent_activation")
+_SETTINGS = tuple(
+    """units filters use_bias unit_forget_bias reset_after dropout recurrent_dropout seed return_sequences return_state
+    go_backwards stateful unroll zero_output_for_mask use_cudnn activity_regularizer kernel_initializer
+    recurrent_initializer bias_initializer kernel_regularizer recurrent_regularizer bias_regularizer kernel_constraint
+    recurrent_constraint bias_constraint""".split()
+)
 
 
 @dataclass(eq=False)
@@ -131,8 +139,9 @@ def model_tree(model: Any) -> LiveTree:
             if id(inner) in seen:
                 continue
             seen.add(id(inner))
-            path = f"{node.path}/{inner.name}" if node.path else str(inner.name)
-            child = Node({"class_name": class_name(inner), "config": {}}, inner.name, path, role, node)
+            name = _name_in_path(role, str(inner.name))
+            path = f"{node.path}/{name}" if node.path else name
+            child = Node({"class_name": class_name(inner), "config": {}}, name, path, role, node)
             if role == "cell" or child.kind is not None:
                 child.entry["config"] = settings_of(inner)
             if role == "cell" or (child.kind is not None and child.class_name != "RNN"):
@@ -158,21 +167,30 @@ def _inner(layer: Any) -> list[tuple[str, Any]]:
     return [(role, inner) for inner in sublayers(layer)]
 
 
+def _name_in_path(role: str, name: str) -> str:
+    """As `architecture.build_tree` has it: the halves of a Bidirectional say which they are."""
+    prefix = f"{role}_" if role in ("forward", "backward") else ""
+    return name if name.startswith(prefix) else prefix + name
+
+
 def settings_of(layer: Any) -> dict[str, Any]:
-    """The layer's settings, its functions by names that can be trusted, and `use_cudnn`, which Keras leaves out."""
-    try:
-        config = dict(layer.get_config())
-    except NotImplementedError:  # a user's cell without get_config
-        return {"name": layer.name}
-    for key in _FUNCTIONS:
-        if key in config:
-            config[key] = function_name(getattr(layer, key, None), key)
-    if hasattr(layer, "use_cudnn"):
-        config["use_cudnn"] = layer.use_cudnn
+    """The settings of a recurrent layer or cell, as `get_config` names them, read from the layer itself.
+
+    Objects (initializers and the like) are the layer's own, so that nothing need be written down. Functions go by names
+    that can be trusted. `use_cudnn`, which Keras leaves out of its configs, is in it.
+    """
+    config = {"name": layer.name, "trainable": layer.trainable, "dtype": layer.dtype_policy.name}
+    holders = [item for item in (layer, getattr(layer, "cell", None)) if item is not None]
+    for key in (*_SETTINGS, *_FUNCTIONS):
+        for holder in holders:
+            if hasattr(holder, key):
+                value = getattr(holder, key)
+                config[key] = function_name(value) if key in _FUNCTIONS else value
+                break
     return config
 
 
-def function_name(function: Any, setting: str = "activation") -> str:
+def function_name(function: Any) -> str:
     """Keras's name of a function of Keras or TensorFlow; any other function gets its module in front.
 
     A user's own function may be called tanh too, and must not be taken for it.
@@ -194,8 +212,15 @@ def is_users(value: Any) -> bool:
     return module.split(".")[0] not in ("keras", "tensorflow", "lstm_swap")
 
 
-def _array(variable: Any) -> Array:
+def to_numpy(variable: Any) -> np.ndarray[Any, Any]:
+    """A variable's value; of one that is mirrored over several devices, that of the first."""
     import keras
 
-    read: Callable[[], Any] = lambda: keras.ops.convert_to_numpy(variable.value)  # noqa: E731
-    return Array(str(variable.path), tuple(variable.shape), str(variable.dtype), read)
+    tensor = keras.ops.convert_to_tensor(variable)
+    if keras.backend.backend() == "torch":
+        return np.asarray(keras.ops.convert_to_numpy(tensor))
+    return np.asarray(tensor)
+
+
+def _array(variable: Any) -> Array:
+    return Array(str(variable.path), tuple(variable.shape), str(variable.dtype), lambda: to_numpy(variable))

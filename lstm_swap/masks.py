@@ -75,8 +75,8 @@ def _graph(model: Node, inputs: list[bool], found: set[int]) -> bool:
     stuck = 0
     while waiting and stuck <= len(waiting):
         name, i, call = waiting.popleft()
-        sources = [(str(r[0]), int(r[1]), int(r[2])) for r in call_inputs(call)]
-        if any(s[0] in by_name and not _have(carried, s[:2], by_name) for s in sources):
+        sources = [(str(r[0]), int(r[1]), int(r[2])) for r in call_inputs(call) if r[0] in by_name]
+        if any(not _have(carried, s[:2], by_name) for s in sources):
             waiting.append((name, i, call))
             stuck += 1
             continue

@@ -6,7 +6,7 @@ import contextlib
 import os
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lstm_swap.errors import LstmSwapError, UnreadableModelError, UsageError
@@ -37,11 +37,13 @@ def default_name(path: Path, container: str, form: str) -> Path:
     return path.with_name(f"{name}.{form}{wanted}")
 
 
-def write_safely(source: Path, target: Path, force: bool, write: Callable[[Path], None]) -> None:
+def write_safely(source: Path | Sequence[Path], target: Path, force: bool, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary sibling of `target`, flush it to disk, and rename it into place.
 
+    source: the input, or each of the inputs; none of them is ever the output.
+
     Raises:
-        UsageError: the output exists (without `force`), or is the input.
+        UsageError: the output exists (without `force`), is an input, or is a folder that is no SavedModel.
         UnreadableModelError: it cannot be written (no folder, no permission, disk full).
     """
     check_target(source, target, force)
@@ -51,6 +53,8 @@ def write_safely(source: Path, target: Path, force: bool, write: Callable[[Path]
             write(temporary)
             sync(temporary)
             if target.is_dir() and not target.is_symlink():
+                if not temporary.is_dir():
+                    raise UsageError(f"{target}: is a folder, and a file was to be written; choose another name")
                 shutil.rmtree(target)
             os.replace(temporary, target)
         except LstmSwapError:
@@ -66,11 +70,13 @@ def write_safely(source: Path, target: Path, force: bool, write: Callable[[Path]
                 temporary.unlink()
 
 
-def check_target(source: Path, target: Path, force: bool) -> None:
+def check_target(source: Path | Sequence[Path], target: Path, force: bool) -> None:
     """May the output be written there?"""
     if target.exists() or target.is_symlink():
-        if _same(source, target):
+        if any(_same(one, target) for one in ([source] if isinstance(source, Path) else source)):
             raise UsageError(f"{target}: the output is the input, which is never changed; choose another name")
+        if target.is_dir() and not any((target / name).is_file() for name in ("saved_model.pb", "saved_model.pbtxt")):
+            raise UsageError(f"{target}: is a folder, and no SavedModel, so it is not overwritten; choose another name")
         if not force:
             raise UsageError(f"{target}: exists already; --force overwrites it")
     if not target.parent.is_dir():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lstm_swap.architecture import Node
@@ -50,10 +50,14 @@ class Decision:
 
 @dataclass(eq=False)
 class Plan:
-    """A decision for every recurrent layer, in the order of the architecture."""
+    """A decision for every recurrent layer, in the order of the architecture.
+
+    warnings: for live models, faults of the running Keras that touch them.
+    """
 
     to: str
     decisions: list[Decision]
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def refused(self) -> list[Decision]:
@@ -96,6 +100,8 @@ def make_plan(root: Node, to: str, *, inference: bool = False, version: str | No
 
 def _decide(node: Node, to: str, inference: bool, version: str | None, masked: bool) -> Decision:
     found = settings(node, version=version, mask=masked)
+    if node.config.get("use_cudnn") is False:  # live layers alone say so; Keras does not save it
+        found = replace(found, use_cudnn=False)
     verdict = judge(found, to, inference=inference)
     arrays = all_arrays(node)
     parameters = sum(_size(a.shape) for a in arrays) if arrays else None

@@ -88,7 +88,15 @@ class Prover:
         Raises:
             UnreadableModelError: naming the layer, the array and both shapes.
         """
-        if found.kind not in ("lstm", "gru") or found.units is None or not arrays or len(arrays) in (9, 12):
+        if found.kind not in ("lstm", "gru", "simple_rnn", "conv_lstm") or found.units is None or not arrays:
+            return
+        for array in arrays:
+            if 0 in array.shape or not (array.dtype == "bfloat16" or np.dtype(array.dtype).kind == "f"):
+                raise UnreadableModelError(
+                    f"{self.where}: layer {node.path!r} ({found.class_name}): the array {array.name!r} holds "
+                    + ("no numbers" if 0 in array.shape else f"{array.dtype}, not floating-point numbers")
+                )
+        if found.kind not in ("lstm", "gru") or len(arrays) in (9, 12):
             return
         problem = layouts.check_shapes(found.kind, found.form, found.units, arrays, found.use_bias, found.reset_after)
         if problem:

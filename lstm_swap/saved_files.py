@@ -31,12 +31,8 @@ def inspect(path: Path, form: str) -> Report:
     report.needs_gpu = found.needs_gpu
     report.warnings += found.warnings
     for node in found.cudnn_nodes:
-        if node.needed:
+        if node.needed:  # the others are alternatives, which a warning of the summary counts
             report.layers.append(_node(_place(node), node.op, node.mode, None, "swap" if found.needs_gpu else "keep"))
-        else:
-            report.warnings.append(
-                f"{node.op} at {_place(node)} is an alternative that only a GPU takes; the file runs without one"
-            )
     if found.architecture is not None:
         root = build_tree(found.architecture)
         report.layers += make_plan(root, form, version=found.keras_version).decisions
@@ -93,9 +89,7 @@ def convert(
     check_target(path, target, force)
     result: list[saved_model.RewriteResult] = []
     write_safely(path, target, force, lambda temporary: result.append(saved_model.rewrite(path, temporary, to=to)))
-    report.layers = [
-        _node(n.path, n.op, n.kind, n.units, "swap", n.max_error) for n in result[0].nodes
-    ]
+    report.layers = [_node(n.path, n.op, n.kind, n.units, "swap", n.max_error) for n in result[0].nodes]
     report.verified = True if report.layers else None
     report.output = str(target)
     report.warnings = [w for w in report.warnings if "no Keras architecture" not in w]

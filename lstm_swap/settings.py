@@ -9,6 +9,11 @@ from lstm_swap.rules import FORM_OF_CLASS, Settings
 
 _CELL_KINDS = {"LSTMCell": "lstm", "GRUCell": "gru"}
 _CONSTRAINTS = ("kernel_constraint", "recurrent_constraint", "bias_constraint")
+_SIZES = ("units", "output_dim", "filters", "nb_filter")
+_SWITCHES = frozenset(
+    "return_sequences return_state go_backwards stateful unroll use_bias reset_after time_major trainable".split()
+)
+_FUNCTIONS = ("activation", "recurrent_activation", "inner_activation")
 
 
 def function_name(value: Any, default: str = "linear") -> str:
@@ -92,6 +97,27 @@ def reset_after(config: dict[str, Any], shapes: list[tuple[int, ...]]) -> bool:
     return len(shapes) == 3 and len(shapes[2]) == 2
 
 
+def problem(node: Node) -> str | None:
+    """Why the settings of this recurrent layer are none that a Keras writes, "units='4' is no ..."; None if they are."""
+    if layer_kind(node) == "other":
+        return None  # a cell of the user's own may call its settings what it likes
+    config = own_config(node)
+    size = next((key for key in _SIZES if key in config), None)
+    if size is None:
+        return "units is not stated"
+    units = config[size]
+    if not isinstance(units, int) or isinstance(units, bool) or units <= 0:
+        return f"{size}={units!r} is no positive whole number"
+    for key, value in config.items():
+        if key in _SWITCHES and not (value is None or (isinstance(value, int) and value in (0, 1))):
+            return f"{key}={value!r} is neither true nor false"
+        if key in ("dropout", "recurrent_dropout") and not (value is None or isinstance(value, int | float)):
+            return f"{key}={value!r} is no number"
+        if key in _FUNCTIONS and not (value is None or isinstance(value, str | dict)):
+            return f"{key}={value!r} is no function"
+    return None
+
+
 def settings(node: Node, *, version: str | None = None, mask: bool = False) -> Settings:
     """What the rules need to know of a recurrent layer."""
     config = own_config(node)
@@ -113,7 +139,7 @@ def settings(node: Node, *, version: str | None = None, mask: bool = False) -> S
         activation="tanh" if fixed else function_name(config.get("activation", "tanh")),
         recurrent_activation="sigmoid"
         if fixed or kind == "simple_rnn"
-        else function_name(config.get("recurrent_activation", default_gate(version))),
+        else function_name(config.get("recurrent_activation", config.get("inner_activation", default_gate(version)))),
         use_bias=True if fixed else bool(config.get("use_bias", True)),
         reset_after=kind == "gru" and (True if fixed else reset_after(config, [a.shape for a in all_arrays(node)])),
         dropout=float(config.get("dropout") or 0.0),

@@ -11,30 +11,93 @@ from lstm_swap.formats import ModelFile
 _GONE = ("decay", "lr", "schedule_decay", "is_legacy_optimizer", "jit_compile")
 
 
+_DROPPED = "compile settings dropped: compile the loaded model before training it further"
+
+
 def translate(model: ModelFile, container: str, source: str, target: str) -> tuple[dict[str, Any] | None, list[str]]:
-    """The compile settings for the output; None where they cannot be kept, with a line that says so."""
+    """The compile settings for the output, as its container spells them; None where there are none.
+
+    `.keras` files keep them in the architecture (`compile_config`), where they are written by this function;
+    HDF5 files in an attribute (`training_config`), and nothing reads those of the architecture.
+
+    Returns:
+        The settings for an HDF5 file, None in every other case, and what there is to say.
+    """
+    zipped, to_zip = model.container == "keras", container == "keras"
+    assert model.entry is not None
     config = model.training_config
+    if config is None or (source == target and zipped == to_zip):
+        return (None if to_zip else config), []
+    if zipped:
+        model.entry.pop("compile_config", None)
+    config = _neutral(copy.deepcopy(config))
     if config is None:
         return None, []
-    if model.container == "keras" or container == "keras":
-        if model.entry is not None and (container != model.container or source != target):
-            dropped = model.entry.pop("compile_config", None) or model.container != "keras"
-            if dropped:
-                return None, ["compile settings dropped: compile the loaded model before training it further"]
-        return config if container != "keras" else None, []
-    if source == target or not isinstance(config, dict):
-        return config, []
-    config = copy.deepcopy(config)
-    optimizer = config.get("optimizer_config")
-    if target == "keras3" and isinstance(optimizer, dict):
-        note = _optimizer(optimizer) or _losses_and_metrics(config)
-        if note:
-            return None, [note]
-        for key in ("sample_weight_mode", "is_legacy_optimizer"):
-            config.pop(key, None)
-    elif target == "keras2":
-        return None, ["compile settings dropped: compile the loaded model before training it further"]
+    note = _DROPPED if target == "keras2" else _modern(config)
+    if note:
+        return None, [note]
+    if to_zip:
+        model.entry["compile_config"] = _zipped(config)
+        return None, []
     return config, []
+
+
+def without_state(model: ModelFile, container: str) -> list[str]:
+    """Take the compile settings out of a `.keras` file that will have no optimizer state: Keras 3 would not load it.
+
+    (keras/src/saving/saving_lib.py counts an optimizer whose variables are missing as a failure.)
+    """
+    if container != "keras" or model.optimizer or not (model.entry or {}).get("compile_config"):
+        return []
+    assert model.entry is not None
+    del model.entry["compile_config"]
+    return [_DROPPED]
+
+
+def _neutral(config: dict[str, Any]) -> dict[str, Any] | None:
+    """Compile settings as HDF5 has them; None for a model that was not compiled (`.keras` has {} or no optimizer)."""
+    optimizer = config.pop("optimizer", None)
+    if isinstance(optimizer, dict) and isinstance(optimizer.get("config"), dict):
+        config["optimizer_config"] = {"class_name": optimizer.get("class_name"), "config": optimizer["config"]}
+    elif isinstance(optimizer, str):  # a name alone: its defaults
+        config["optimizer_config"] = {"class_name": optimizer, "config": {}}
+    for key in ("run_eagerly", "steps_per_execution", "jit_compile", "auto_scale_loss"):
+        config.pop(key, None)
+    return config if isinstance(config.get("optimizer_config"), dict) else None
+
+
+def _modern(config: dict[str, Any]) -> str | None:
+    """Spell compile settings as Keras 3 reads them, in place; a line where something is not part of it."""
+    note = _optimizer(config["optimizer_config"]) or _losses_and_metrics(config)
+    for key in ("sample_weight_mode", "is_legacy_optimizer"):
+        config.pop(key, None)
+    return note
+
+
+def _zipped(config: dict[str, Any]) -> dict[str, Any]:
+    """`compile_config` of a `.keras` file (keras/src/trainers/trainer.py, `get_compile_config`)."""
+    optimizer = {"module": "keras.optimizers", **config["optimizer_config"], "registered_name": None}
+    kept = {"loss": _located(config.get("loss"), "keras.losses"), "loss_weights": config.get("loss_weights")}
+    for key in ("metrics", "weighted_metrics"):
+        kept[key] = _located(config.get(key), "keras.metrics")
+    return {
+        "optimizer": optimizer,
+        **kept,
+        "run_eagerly": False,
+        "steps_per_execution": 1,
+        "jit_compile": False,
+    }
+
+
+def _located(value: Any, module: str) -> Any:
+    """Objects with the module of their class, without which `.keras` files do not find it."""
+    if isinstance(value, list):
+        return [_located(v, module) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if "class_name" in value:
+        return {"module": module, **value, "registered_name": None}
+    return {k: _located(v, module) for k, v in value.items()}
 
 
 #: Names that Keras 3 takes in compile() but not in a file, and old ones, with those that it takes in both.
@@ -133,6 +196,9 @@ def _optimizer(entry: dict[str, Any]) -> str | None:
             "module": "keras.optimizers.schedules",
             "registered_name": None,
         }
+    elif isinstance(rate, dict) and isinstance(rate.get("config"), dict):  # a schedule; Keras 3 wants its name or none
+        inner = {k: v for k, v in rate["config"].items() if k != "name" or isinstance(v, str)}
+        rate = {"module": "keras.optimizers.schedules", "registered_name": None, **rate, "config": inner}
     for key in _GONE:
         config.pop(key, None)
     if config.get("epsilon", 0) is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import warnings
 from collections.abc import Callable, Sequence
@@ -12,7 +13,8 @@ import h5py
 import numpy as np
 
 import lstm_swap
-from lstm_swap.architecture import Change, Node, build_tree
+from lstm_swap.architecture import Array, Change, Node, build_tree
+from lstm_swap.dialects import keras2
 
 Json = dict[str, Any]
 
@@ -121,6 +123,46 @@ def keras1_sequential(*layers: Json) -> Json:
 
 
 def split_gates(arrays: Sequence[Any], order: str, written: str) -> list[Any]:
-    """Kernel, recurrent kernel and bias, with gates in `order`, as Keras 1 keeps them: an array a gate, as `written`."""
+    """Kernel, recurrent kernel and bias with gates in `order`, as Keras 1 keeps them: an array a gate, as `written`."""
     blocks = [dict(zip(order, np.split(np.asarray(a), len(order), axis=-1), strict=True)) for a in arrays]
     return [block[gate] for gate in written for block in blocks]
+
+
+def attach(node: Node, arrays: list[Any]) -> None:
+    """Give a node arrays of these values."""
+    node.arrays = [Array(f"p{i}", np.shape(a), "float32", lambda a=a: np.asarray(a)) for i, a in enumerate(arrays)]
+
+
+def edited(node: Node, arrays: list[Any]) -> list[Any]:
+    """The arrays after the edits of the node, each of which has to prove itself."""
+    for edit in node.edits:
+        old, arrays = arrays, edit.weights([np.asarray(a) for a in arrays])
+        if hasattr(edit, "prove"):
+            assert edit.prove(old, arrays, np.random.default_rng(0)) < 1e-12
+    return arrays
+
+
+def merge_entry(name: str = "merge_1", **config: Any) -> Json:
+    """A Merge layer of Keras 1.2."""
+    full = {
+        "name": name, "mode": "sum", "mode_type": "raw", "concat_axis": -1, "dot_axes": -1, "output_shape": None,
+        "output_shape_type": "raw",
+        "output_mask": None, "output_mask_type": "raw", "arguments": {},
+    }  # fmt: skip
+    return {"class_name": "Merge", "config": {**full, **config}}
+
+
+def translated(entry: Json, version: str | None = "2.2.4", **arrays: list[tuple[int, ...]]) -> tuple[Json, Any]:
+    """The architecture in Keras 3's words, with arrays of these shapes on the layers of these names."""
+    entry = copy.deepcopy(entry)
+    root = build_tree(entry)
+    for name, shapes in arrays.items():
+        node_of(root, name).arrays = [
+            Array(f"w{i}", s, "float32", lambda s=s: np.ones(s)) for i, s in enumerate(shapes)
+        ]
+    return entry, keras2.to_keras3(root, version=version)
+
+
+def opens(keras: Any, entry: Json) -> Any:
+    """The model that Keras 3 makes of an architecture."""
+    return quietly(keras.saving.deserialize_keras_object, json.loads(json.dumps(entry)))

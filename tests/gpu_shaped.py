@@ -25,6 +25,7 @@ import json, sys
 import numpy as np
 import tensorflow as tf
 jobs = json.loads(sys.argv[1])
+assert bool(tf.config.list_physical_devices("GPU")) == (sys.argv[2] == "gpu")
 for job in jobs:
     loaded = tf.saved_model.load(job["folder"])
     for number, call in enumerate(job["calls"]):
@@ -68,8 +69,10 @@ def randomize(model: Any, seed: int = 0) -> None:
     model.set_weights(weights)
 
 
-def run_fresh(jobs: Sequence[tuple[Path, Sequence[tuple[str, Arrays]]]], work: Path) -> list[list[Arrays]]:
-    """Run folders in a new process that sees no GPU.
+def run_fresh(
+    jobs: Sequence[tuple[Path, Sequence[tuple[str, Arrays]]]], work: Path, gpu: bool = False
+) -> list[list[Arrays]]:
+    """Run folders in a new process that sees no GPU, or with `gpu` the first one, in full float32.
 
     jobs: folder and the calls of one loading of it: signature, inputs by name.
 
@@ -85,9 +88,14 @@ def run_fresh(jobs: Sequence[tuple[Path, Sequence[tuple[str, Arrays]]]], work: P
             np.savez(given, **inputs)  # type: ignore[arg-type]
             entries.append({"signature": signature, "inputs": str(given), "outputs": str(taken)})
         asked.append({"folder": str(folder), "calls": entries})
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    devices = {"CUDA_VISIBLE_DEVICES": "0", "NVIDIA_TF32_OVERRIDE": "0"} if gpu else {"CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, **devices, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
-        [sys.executable, "-c", _RUNNER, json.dumps(asked)], env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", _RUNNER, json.dumps(asked), "gpu" if gpu else "cpu"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     results = []

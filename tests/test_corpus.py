@@ -49,7 +49,9 @@ def test_gpu_trained_models_compute_their_references(tmp_path: Path, load_keras:
         outputs = load_keras(out)(inputs if len(inputs) > 1 else inputs[0], training=False)
         outputs = [np.asarray(o) for o in (outputs if isinstance(outputs, list | tuple) else [outputs])]
         with np.load(CORPUS / "references" / reference["npz"]) as stored:
-            equal, _, why = run.compare(outputs, stored, reference["outputs"])
+            # Behind the model's own outputs stand those of inner layers.
+            shapes = reference["outputs"][: reference["model_outputs"]]
+            equal, _, why = run.compare(outputs, stored, shapes)
         assert equal, f"{entry['file']}: {why}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,18 +11,20 @@ import pytest
 
 import lstm_swap
 from lstm_swap.architecture import build_tree
-from lstm_swap.dialects import detect, keras1, keras2
+from lstm_swap.dialects import custom_functions, detect, keras1
 from lstm_swap.errors import UnsupportedLayerError
 from tests.dialect_tools import (
     Json,
     assert_same,
+    attach,
     converted,
+    edited,
     effects,
     entries,
     keras1_sequential,
     layer,
+    merge_entry,
     node_of,
-    quietly,
     randomised,
     split_gates,
     write_keras1,
@@ -61,28 +62,37 @@ def deconvolution(arrays: Arrays) -> Arrays:
 
 
 DENSE = {
-    "init": "glorot_uniform", "activation": "relu", "bias": True, "input_dim": None, "W_constraint": None, "b_constraint": None,
-    "W_regularizer": {"name": "WeightRegularizer", "l1": 0.0, "l2": 0.01}, "b_regularizer": None, "activity_regularizer": None,
+    "init": "glorot_uniform", "activation": "relu", "bias": True, "input_dim": None, "W_constraint": None,
+    "b_constraint": None,
+    "W_regularizer": {"name": "WeightRegularizer", "l1": 0.0, "l2": 0.01}, "b_regularizer": None,
+    "activity_regularizer": None,
 }  # fmt: skip
 RNN = {
-    "init": "glorot_uniform", "inner_init": "orthogonal", "activation": "tanh", "return_sequences": True, "go_backwards": False,
-    "stateful": False, "unroll": False, "consume_less": "cpu", "input_dim": 4, "input_length": None, "W_regularizer": None,
+    "init": "glorot_uniform", "inner_init": "orthogonal", "activation": "tanh", "return_sequences": True,
+    "go_backwards": False,
+    "stateful": False, "unroll": False, "consume_less": "cpu", "input_dim": 4, "input_length": None,
+    "W_regularizer": None,
     "U_regularizer": None, "b_regularizer": None, "dropout_W": 0.1, "dropout_U": 0.2, "output_dim": 3,
 }  # fmt: skip
 LSTM = dict(RNN, forget_bias_init="one", inner_activation="hard_sigmoid")
 GRU = dict(RNN, inner_activation="hard_sigmoid")
 CONV1 = {
-    "nb_filter": 3, "filter_length": 2, "init": "uniform", "activation": "hard_sigmoid", "border_mode": "valid", "subsample_length": 1,
-    "W_regularizer": None, "b_regularizer": None, "activity_regularizer": None, "W_constraint": None, "b_constraint": None, "bias": True,
+    "nb_filter": 3, "filter_length": 2, "init": "uniform", "activation": "hard_sigmoid", "border_mode": "valid",
+    "subsample_length": 1,
+    "W_regularizer": None, "b_regularizer": None, "activity_regularizer": None, "W_constraint": None,
+    "b_constraint": None, "bias": True,
     "input_dim": 4, "input_length": None,
 }  # fmt: skip
 CONV2 = {
-    "nb_filter": 3, "nb_row": 2, "nb_col": 3, "init": "uniform", "activation": "linear", "border_mode": "same", "subsample": [1, 1],
-    "dim_ordering": "tf", "W_regularizer": None, "b_regularizer": None, "activity_regularizer": None, "W_constraint": None,
+    "nb_filter": 3, "nb_row": 2, "nb_col": 3, "init": "uniform", "activation": "linear", "border_mode": "same",
+    "subsample": [1, 1],
+    "dim_ordering": "tf", "W_regularizer": None, "b_regularizer": None, "activity_regularizer": None,
+    "W_constraint": None,
     "b_constraint": {"name": "NonNeg"}, "bias": True,
 }  # fmt: skip
 CONV3 = {
-    "nb_filter": 2, "kernel_dim1": 2, "kernel_dim2": 1, "kernel_dim3": 2, "init": "uniform", "activation": "relu", "border_mode": "valid",
+    "nb_filter": 2, "kernel_dim1": 2, "kernel_dim2": 1, "kernel_dim3": 2, "init": "uniform", "activation": "relu",
+    "border_mode": "valid",
     "subsample": [1, 1, 1], "dim_ordering": "tf", "bias": True,
 }  # fmt: skip
 
@@ -115,7 +125,8 @@ LAYERS: dict[str, tuple[tuple[int, ...], Build, str, Json, Callable[[Arrays], Ar
     ),
     "simple rnn": ((5, 4), lambda L: L.SimpleRNN(3, activation="hard_sigmoid", return_sequences=True),
                    "SimpleRNN", dict(RNN, activation="hard_sigmoid"), same),
-    "convolution1d": ((6, 4), lambda L: L.Conv1D(3, 2, activation="hard_sigmoid"), "Convolution1D", CONV1, row_of_conv2d),
+    "convolution1d": ((6, 4), lambda L: L.Conv1D(3, 2, activation="hard_sigmoid"), "Convolution1D", CONV1,
+    row_of_conv2d),
     "convolution1d of keras 1.0": (
         (6, 4), lambda L: L.Conv1D(3, 2, activation="hard_sigmoid"), "Convolution1D",
         {k: v for k, v in CONV1.items() if k != "bias"}, legacy_conv1d,
@@ -140,16 +151,19 @@ LAYERS: dict[str, tuple[tuple[int, ...], Build, str, Json, Callable[[Arrays], Ar
     "separable convolution2d": (
         (6, 5, 2), lambda L: L.SeparableConv2D(3, (2, 3), depth_multiplier=2, activation="hard_sigmoid"),
         "SeparableConvolution2D",
-        {"nb_filter": 3, "nb_row": 2, "nb_col": 3, "init": "uniform", "activation": "hard_sigmoid", "border_mode": "valid",
+        {"nb_filter": 3, "nb_row": 2, "nb_col": 3, "init": "uniform", "activation": "hard_sigmoid",
+        "border_mode": "valid",
              "subsample": [1, 1], "depth_multiplier": 2, "dim_ordering": "tf", "depthwise_regularizer": None,
-             "pointwise_regularizer": None, "b_regularizer": None, "activity_regularizer": None, "depthwise_constraint": None,
+             "pointwise_regularizer": None, "b_regularizer": None, "activity_regularizer": None,
+             "depthwise_constraint": None,
              "pointwise_constraint": None, "b_constraint": None, "bias": True},
         same,
     ),
     "convolution3d": ((4, 3, 4, 2), lambda L: L.Conv3D(2, (2, 1, 2), activation="relu"), "Convolution3D", CONV3, same),
     "conv lstm": (
         (3, 4, 4, 2), lambda L: L.ConvLSTM2D(2, (2, 3), padding="same"), "ConvLSTM2D",
-        {"nb_filter": 2, "nb_row": 2, "nb_col": 3, "init": "glorot_uniform", "inner_init": "orthogonal", "forget_bias_init": "one",
+        {"nb_filter": 2, "nb_row": 2, "nb_col": 3, "init": "glorot_uniform", "inner_init": "orthogonal",
+        "forget_bias_init": "one",
              "activation": "tanh", "inner_activation": "hard_sigmoid", "dim_ordering": "tf", "border_mode": "same",
              "return_sequences": False, "go_backwards": False, "stateful": False},
         lstm_gates,
@@ -175,7 +189,8 @@ LAYERS: dict[str, tuple[tuple[int, ...], Build, str, Json, Callable[[Arrays], Ar
                    {"cropping": [[1, 2], [0, 1]], "dim_ordering": "tf"}, same),
     "batch normalization": (
         (5, 3), lambda L: L.BatchNormalization(epsilon=1e-3), "BatchNormalization",
-        {"epsilon": 1e-3, "mode": 0, "axis": -1, "momentum": 0.99, "gamma_regularizer": None, "beta_regularizer": None}, same,
+        {"epsilon": 1e-3, "mode": 0, "axis": -1, "momentum": 0.99, "gamma_regularizer": None,
+        "beta_regularizer": None}, same,
     ),
     "prelu": ((5, 3), lambda L: L.PReLU(), "PReLU", {"init": "zero"}, same),
     "elu": ((5, 3), lambda L: L.ELU(0.5), "ELU", {"alpha": 0.5}, same),
@@ -219,8 +234,10 @@ def test_embedding_passes_its_mask_on_and_drops_its_dropout(tfk: Any, load_keras
     )
     randomised(model)
     embedding = {
-        "input_dim": 7, "output_dim": 4, "init": "uniform", "input_length": 5, "mask_zero": True, "activity_regularizer": None,
-        "W_regularizer": None, "W_constraint": None, "dropout": 0.2, "batch_input_shape": [None, 5], "input_dtype": "int32",
+        "input_dim": 7, "output_dim": 4, "init": "uniform", "input_length": 5, "mask_zero": True,
+        "activity_regularizer": None,
+        "W_regularizer": None, "W_constraint": None, "dropout": 0.2, "batch_input_shape": [None, 5],
+        "input_dtype": "int32",
     }  # fmt: skip
     entry = keras1_sequential(
         layer("Embedding", "embedding_1", **embedding), layer("LSTM", "lstm_1", **dict(LSTM, return_sequences=False))
@@ -251,105 +268,10 @@ def test_bidirectional_of_keras1(tfk: Any, load_keras: Any, tmp_path: Path) -> N
     assert_same(model, load_keras(out), [np.random.default_rng(0).normal(size=(2, 5, 4)).astype("float32")])
 
 
-# ---------------------------------------------------------------------- Theano
-def true_convolution(x: Any, kernel: Any) -> Any:
-    """Convolution over steps as mathematics defines it: y[t] = sum over s, c of x[t + k - 1 - s, c] w[s, c]."""
-    length = kernel.shape[0]
-    steps = x.shape[1] - length + 1
-    y = np.zeros((x.shape[0], steps, kernel.shape[2]))
-    for t in range(steps):
-        for s in range(length):
-            y[:, t] += x[:, t + length - 1 - s] @ kernel[s]
-    return y
-
-
-def theano_same(x: Any, kernel: Any, stride: int) -> Any:
-    """Theano's border_mode "half", cropped as Keras 1.2.2 crops it (`_postprocess_conv2d_output`)."""
-    half = kernel.shape[0] // 2
-    y = true_convolution(np.pad(x, ((0, 0), (half, half), (0, 0))), kernel)[:, ::stride]
-    return y[:, : -(-x.shape[1] // stride)]
-
-
-@pytest.mark.parametrize(
-    ("length", "stride", "mode"), [(3, 1, "valid"), (3, 1, "same"), (2, 1, "same"), (3, 2, "same")]
-)
-def test_theano_convolves(length: int, stride: int, mode: str, load_keras: Any, tmp_path: Path) -> None:
-    """Theano turns the kernel round, and pads an even kernel or a stride in its own way; both are kept."""
-    rng = np.random.default_rng(3)
-    x, kernel, bias = rng.normal(size=(2, 7, 4)), rng.normal(size=(length, 4, 3)), rng.normal(size=3)
-    config = dict(CONV1, activation="linear", filter_length=length, subsample_length=stride, border_mode=mode)
-    entry = keras1_sequential(layer("Convolution1D", "conv_1", batch_input_shape=[None, 7, 4], **config))
-    path = write_keras1(tmp_path / "old.h5", entry, {"conv_1": [kernel[:, None], bias]}, theano=True)
-    out, report = converted(path, ".h5")
-    assert "numbers" in effects(report.changes, "kernel")
-    wanted = true_convolution(x, kernel) if mode == "valid" else theano_same(x, kernel, stride)
-    got = np.asarray(quietly(load_keras(out), x.astype("float32")))
-    np.testing.assert_allclose(got, wanted + bias, atol=1e-5)
-
-
-def test_theano_and_tensorflow_files_differ_by_their_names_alone(load_keras: Any, tmp_path: Path) -> None:
-    """The same arrays under names that end in ":0" are TensorFlow's, whose kernels stay as they are."""
-    rng = np.random.default_rng(3)
-    kernel, bias = rng.normal(size=(3, 4, 3)), rng.normal(size=3)
-    config = dict(CONV1, activation="linear", filter_length=3)
-    entry = keras1_sequential(layer("Convolution1D", "conv_1", batch_input_shape=[None, 7, 4], **config))
-    path = write_keras1(tmp_path / "old.h5", entry, {"conv_1": [kernel[:, None], bias]})
-    model = load_keras(converted(path, ".h5")[0])
-    np.testing.assert_array_equal(model.get_weights()[0], kernel.astype("float32"))
-
-
-@pytest.mark.parametrize("class_name", ["Convolution2D", "ConvLSTM2D"])
-def test_channels_first_kernels_move_their_axes(class_name: str) -> None:
-    """Kernels of dim_ordering "th", (filters, channels, rows, columns), become (rows, columns, channels, filters)."""
-    rng = np.random.default_rng(0)
-    kernel = rng.normal(size=(3, 2, 3, 5))  # filters, channels, rows, columns
-    config = dict(CONV2, dim_ordering="th", nb_row=3, nb_col=5)
-    if class_name == "Convolution2D":
-        arrays = [kernel, np.zeros(3)]
-    else:
-        config |= {"inner_init": "orthogonal", "forget_bias_init": "one", "inner_activation": "hard_sigmoid"}
-        arrays = [kernel, rng.normal(size=(3, 3, 3, 5)), np.zeros(3)] * 4
-    root = build_tree(keras1_sequential(layer(class_name, "conv_1", **config)))
-    node = node_of(root, "conv_1")
-    attach(node, arrays)
-    keras1.to_keras2(root, theano=False)
-    assert node.config["data_format"] == "channels_first"
-    result = edited(node, arrays)[0]
-    wanted = kernel.transpose(2, 3, 1, 0)
-    np.testing.assert_array_equal(result[..., :3], wanted)
-    root = build_tree(keras1_sequential(layer(class_name, "conv_1", **config)))
-    node = node_of(root, "conv_1")
-    attach(node, arrays)
-    keras1.to_keras2(root, theano=True)
-    np.testing.assert_array_equal(edited(node, arrays)[0][..., :3], wanted[::-1, ::-1])
-
-
-def attach(node: Any, arrays: Arrays) -> None:
-    from lstm_swap.architecture import Array
-
-    node.arrays = [Array(f"p{i}", np.shape(a), "float32", lambda a=a: np.asarray(a)) for i, a in enumerate(arrays)]
-
-
-def edited(node: Any, arrays: Arrays) -> Arrays:
-    for edit in node.edits:
-        old, arrays = arrays, edit.weights([np.asarray(a) for a in arrays])
-        if hasattr(edit, "prove"):
-            assert edit.prove(old, arrays, np.random.default_rng(0)) < 1e-12
-    return arrays
-
-
-def test_padding_of_theano_pooling_is_refused() -> None:
-    """Theano's pooling with border_mode "same" sees other windows; no layer of Keras 3 pools these."""
-    config = {"pool_length": 2, "stride": 2, "border_mode": "same", "batch_input_shape": [None, 6, 2]}
-    entry = keras1_sequential(layer("MaxPooling1D", "pool_1", **config))
-    with pytest.raises(UnsupportedLayerError, match="pool_1.*padding"):
-        keras1.to_keras2(build_tree(entry), theano=True)
-    keras1.to_keras2(build_tree(keras1_sequential(layer("MaxPooling1D", "pool_1", **config))), theano=False)
-
-
 # ---------------------------------------------------------------------- BatchNormalization
 @pytest.mark.parametrize(("version", "theano", "deviation"), [
-    ("1.0.5", False, True), ("1.0.6", True, True), ("1.0.6", False, False), ("1.0.7", True, False), ("1.2.2", False, False),
+    ("1.0.5", False, True), ("1.0.6", True, True), ("1.0.6", False, False), ("1.0.7", True, False), ("1.2.2", False,
+    False),
 ])  # fmt: skip
 def test_running_std_was_a_deviation_once(version: str, theano: bool, deviation: bool) -> None:
     """Keras up to 1.0.5 (1.0.6 with Theano) normalizes by running_std + epsilon, later ones by sqrt(it + epsilon)."""
@@ -381,152 +303,21 @@ def test_other_modes_of_batch_normalization_are_refused(mode: int) -> None:
 def test_layers_that_died_with_keras1_are_refused_by_name(class_name: str) -> None:
     """A layer without a later form is an error that names it, not a wrong number."""
     entry = keras1_sequential(layer(class_name, "odd_1", output_dim=3))
-    with pytest.raises(UnsupportedLayerError, match=f"odd_1.*{class_name}"):
+    with pytest.raises(UnsupportedLayerError, match=rf"odd_1.*{class_name}"):
         keras1.to_keras2(build_tree(entry), theano=False)
 
 
 def test_full_border_mode_is_refused() -> None:
     """border_mode "full", which Theano alone had, has no later form."""
     entry = keras1_sequential(layer("Convolution1D", "conv_1", **dict(CONV1, border_mode="full")))
-    with pytest.raises(UnsupportedLayerError, match="conv_1.*full"):
+    with pytest.raises(UnsupportedLayerError, match=r"conv_1.*full"):
         keras1.to_keras2(build_tree(entry), theano=False)
-
-
-def test_even_kernels_of_conv_lstm_under_theano_are_refused() -> None:
-    """The recurrent convolution always pads, and Theano pads an even kernel in another way."""
-    config = dict(CONV2, inner_init="orthogonal", forget_bias_init="one", inner_activation="hard_sigmoid")
-    for size, refused in ((2, True), (3, False)):
-        entry = keras1_sequential(layer("ConvLSTM2D", "conv_1", **dict(config, nb_row=size, border_mode="valid")))
-        if refused:
-            with pytest.raises(UnsupportedLayerError, match="conv_1.*kernel_size"):
-                keras1.to_keras2(build_tree(entry), theano=True)
-        else:
-            keras1.to_keras2(build_tree(entry), theano=True)
 
 
 def test_graph_models_are_refused() -> None:
     """The Graph of Keras 0.3 is named."""
     with pytest.raises(UnsupportedLayerError, match="Graph"):
         keras1.to_keras2(build_tree({"class_name": "Graph", "config": {"name": "g", "layers": []}}), theano=False)
-
-
-# ---------------------------------------------------------------------- Merge
-def merge_entry(name: str = "merge_1", **config: Any) -> Json:
-    full = {
-        "name": name, "mode": "sum", "mode_type": "raw", "concat_axis": -1, "dot_axes": -1, "output_shape": None, "output_shape_type": "raw",
-        "output_mask": None, "output_mask_type": "raw", "arguments": {},
-    }  # fmt: skip
-    return {"class_name": "Merge", "config": {**full, **config}}
-
-
-MERGES: dict[str, tuple[dict[str, Any], Callable[[Any, Any], Any]]] = {
-    "sum": ({"mode": "sum"}, lambda L, t: L.Add()(t)),
-    "mul": ({"mode": "mul"}, lambda L, t: L.Multiply()(t)),
-    "ave": ({"mode": "ave"}, lambda L, t: L.Average()(t)),
-    "max": ({"mode": "max"}, lambda L, t: L.Maximum()(t)),
-    "concat": ({"mode": "concat", "concat_axis": 1}, lambda L, t: L.Concatenate(axis=1)(t)),
-    "dot": ({"mode": "dot", "dot_axes": [1, 1]}, lambda L, t: L.Dot(1)(t)),
-    "dot of old spelling": ({"mode": "dot", "dot_axes": [[1], [1]]}, lambda L, t: L.Dot(1)(t)),
-    "cos": ({"mode": "cos", "dot_axes": [1, 1]}, lambda L, t: L.Reshape((1, 1))(L.Dot(1, normalize=True)(t))),
-}
-
-
-def two_inputs(tfk: Any, merge: Callable[[Any, Any], Any]) -> Any:
-    L = tfk.layers
-    inputs = [tfk.Input((4,), name=n) for n in ("a", "b")]
-    dense = [L.Dense(3, name=f"dense_{t.name}")(t) for t in inputs]
-    return randomised(tfk.Model(inputs, merge(L, dense)))
-
-
-@pytest.mark.parametrize("case", MERGES)
-def test_merge_in_a_graph(case: str, tfk: Any, load_keras: Any, tmp_path: Path) -> None:
-    """Every mode of Merge becomes the layer that it is called since Keras 2."""
-    config, merge = MERGES[case]
-    model = two_inputs(tfk, merge)
-    dense = dict(DENSE, output_dim=3, activation="linear")
-    layers = []
-    for name in ("a", "b"):
-        box = {"batch_input_shape": [None, 4], "input_dtype": "float32", "sparse": False, "name": name}
-        layers.append({"class_name": "InputLayer", "config": box, "inbound_nodes": [], "name": name})
-        inner = layer("Dense", f"dense_{name}", **dense)
-        layers.append({**inner, "name": f"dense_{name}", "inbound_nodes": [[[name, 0, 0]]]})
-    sources = [["dense_a", 0, 0], ["dense_b", 0, 0]]
-    layers.append({**merge_entry(**config), "name": "merge_1", "inbound_nodes": [sources]})
-    entry = {"class_name": "Model", "config": {
-        "name": "model_1", "layers": layers, "input_layers": [["a", 0, 0], ["b", 0, 0]],
-        "output_layers": [["merge_1", 0, 0]],
-    }}  # fmt: skip
-    weights = model.get_weights()
-    path = write_keras1(tmp_path / "old.h5", entry, {"dense_a": weights[:2], "dense_b": weights[2:]})
-    out, _ = converted(path, ".h5")
-    x = [np.random.default_rng(i).normal(size=(3, 4)).astype("float32") for i in range(2)]
-    assert_same(model, load_keras(out), x)
-
-
-@pytest.mark.parametrize("case", ["sum", "concat", "cos"])
-def test_merge_at_the_head_of_a_sequential(case: str, tfk: Any, load_keras: Any, tmp_path: Path) -> None:
-    """A Sequential with branches becomes a functional model: all layers in one list, an input for each branch."""
-    config, merge = MERGES[case]
-    model = two_inputs(tfk, merge)
-    head = tfk.layers.Dense(2, name="head")
-    model = randomised(tfk.Model(model.inputs, head(model.output)))
-    dense = dict(DENSE, output_dim=3, activation="linear", batch_input_shape=[None, 4], input_dtype="float32")
-    branches = [keras1_sequential(layer("Dense", f"dense_{n}", **dense)) for n in "ab"]
-    outer = layer("Dense", "head", **dict(DENSE, output_dim=2, activation="linear"))
-    entry = keras1_sequential(merge_entry(layers=branches, **config), outer)
-    weights = model.get_weights()
-    arrays = {"dense_a": weights[:2], "dense_b": weights[2:4], "head": weights[4:]}
-    out, report = converted(write_keras1(tmp_path / "old.h5", entry, arrays), ".h5")
-    assert any("Merge at its head" in change.message for change in report.changes)
-    x = [np.random.default_rng(i).normal(size=(3, 4)).astype("float32") for i in range(2)]
-    assert_same(model, load_keras(out), x)
-
-
-def test_branches_within_branches_and_one_branch_twice(tfk: Any) -> None:
-    """A Merge inside a branch is unfolded too; a branch that stands in two places is one."""
-    dense = dict(DENSE, output_dim=3, activation="linear", batch_input_shape=[None, 4], input_dtype="float32")
-    a, b = (keras1_sequential(layer("Dense", f"dense_{n}", **dense)) for n in "ab")
-    inner = keras1_sequential(merge_entry("merge_1", layers=[a, b]), layer("Activation", "act", activation="relu"))
-    entry = keras1_sequential(merge_entry("merge_2", layers=[inner, a], mode="concat"))
-    entry = json.loads(json.dumps(entry))
-    root = build_tree(entry)
-    changes = keras1.to_keras2(root, theano=False) + keras2.to_keras3(root, version="1.2.2")
-    assert changes
-    names = [child.name for child in root.children]
-    assert names == ["dense_a_input", "dense_a", "dense_b_input", "dense_b", "merge_1", "act", "merge_2"]
-    assert [e["class_name"] for e in entry["config"]["layers"]] == [
-        "InputLayer", "Dense", "InputLayer", "Dense", "Add", "Activation", "Concatenate",
-    ]  # fmt: skip
-    assert entry["config"]["layers"][-1]["inbound_nodes"] == [[["act", 0, 0, {}], ["dense_a", 0, 0, {}]]]
-
-
-def test_merge_with_a_function_becomes_a_lambda() -> None:
-    """The code of a Lambda mode is carried along and not read."""
-    code = ["not even code", None, None]
-    root = build_tree(
-        {"class_name": "Model", "config": {
-            "name": "m", "input_layers": [["a", 0, 0]], "output_layers": [["merge_1", 0, 0]],
-            "layers": [
-                {"class_name": "InputLayer", "name": "a", "inbound_nodes": [],
-                 "config": {"name": "a", "batch_input_shape": [None, 4], "input_dtype": "float32"}},
-                {**merge_entry(mode=code, mode_type="lambda", output_shape=[4]), "name": "merge_1",
-                 "inbound_nodes": [[["a", 0, 0], ["a", 0, 0]]]},
-            ]}}
-    )  # fmt: skip
-    keras1.to_keras2(root, theano=False)
-    merged = node_of(root, "merge_1")
-    assert merged.class_name == "Lambda"
-    assert merged.config["function"] == code
-    assert merged.config["output_shape"] == [4]
-
-
-def test_cos_of_sequences_is_refused() -> None:
-    """Merge(mode="cos") of more than vectors computed no cosine, and no later layer computes it."""
-    a = keras1_sequential(layer("Activation", "x", activation="relu", batch_input_shape=[None, 3, 4]))
-    b = keras1_sequential(layer("Activation", "y", activation="relu", batch_input_shape=[None, 3, 4]))
-    entry = keras1_sequential(merge_entry(layers=[a, b], mode="cos", dot_axes=[2, 2]))
-    with pytest.raises(UnsupportedLayerError, match="merge_1.*dot_axes"):
-        keras1.to_keras2(build_tree(entry), theano=False)
 
 
 # ---------------------------------------------------------------------- models in models, strangers, reports
@@ -549,7 +340,8 @@ def test_shared_layer_and_nested_sequential(tfk: Any, load_keras: Any, tmp_path:
     sources = [["inner", 1, 0], ["inner", 2, 0]]
     layers.append({**merge_entry("add"), "name": "add", "inbound_nodes": [sources]})
     entry = {"class_name": "Model", "config": {
-        "name": "model_1", "layers": layers, "input_layers": [["a", 0, 0], ["b", 0, 0]], "output_layers": [["add", 0, 0]],
+        "name": "model_1", "layers": layers, "input_layers": [["a", 0, 0], ["b", 0, 0]], "output_layers": [["add", 0,
+        0]],
     }}  # fmt: skip
     out, _ = converted(write_keras1(tmp_path / "old.h5", entry, {"inner": model.get_weights()}), ".keras")
     x = [np.random.default_rng(i).normal(size=(3, 4)).astype("float32") for i in range(2)]
@@ -590,6 +382,19 @@ def test_settings_have_the_names_of_keras2() -> None:
     assert not gone & config.keys()
 
 
+def test_regularizers_that_only_keras1_has() -> None:
+    """EigenvalueRegularizer, for training alone, is left out and reported; a custom one stays for the user to bring."""
+    eigen, mine = {"name": "EigenvalueRegularizer", "k": 0.1}, {"name": "Mine", "a": 1}
+    config = dict(DENSE, output_dim=3, W_regularizer=eigen, b_regularizer=mine)
+    root = build_tree(keras1_sequential(layer("Dense", "dense_1", **config)))
+    changes = keras1.to_keras2(root, theano=False)
+    assert effects(changes, "kernel_regularizer") == {"report"}
+    found = node_of(root, "dense_1").config
+    assert found["kernel_regularizer"] is None
+    assert found["bias_regularizer"] == {"class_name": "Mine", "config": {"a": 1}}
+    assert custom_functions(root) == {"Mine": ["dense_1"]}
+
+
 def test_keras1_is_detected_by_its_spelling() -> None:
     """Without a version, names like output_dim with init tell; a Merge does too."""
     assert detect(keras1_sequential(layer("Dense", "d", **dict(DENSE, output_dim=3))), None) == "keras1"
@@ -607,3 +412,29 @@ def test_the_report_says_that_gates_were_scaled(tmp_path: Path) -> None:
     report = lstm_swap.inspect(path, to="standard")
     assert any("hard_sigmoid" in c.message and c.effect == "numbers" for c in report.changes)
     assert report.dialect == "keras1"
+
+
+@pytest.mark.parametrize(
+    "case", ["dense", "gru", "convolution1d", "separable convolution2d", "prelu", "time distributed"]
+)
+def test_layer_of_keras1_opens_in_keras2(case: str, tfk: Any, load_tfk: Any, tmp_path: Path) -> None:
+    """With --dialect keras2 the same files open in tf_keras, whose initializers and regularizers are objects."""
+    shape, build, class_name, config, arrays = LAYERS[case]
+    model = randomised(tfk.Sequential([tfk.layers.InputLayer(input_shape=shape), build(tfk.layers)]))
+    first = dict(config, batch_input_shape=[None, *shape], input_dtype="float32")
+    entry = keras1_sequential(layer(class_name, "first_1", **first))
+    path = write_keras1(tmp_path / "old.h5", entry, {"first_1": arrays(model.get_weights())})
+    out, _ = converted(path, ".h5", dialect="keras2")
+    assert_same(model, load_tfk(out), [np.random.default_rng(1).normal(size=(3, *shape)).astype("float32")])
+
+
+def test_locally_connected_opens_in_keras2_alone(tfk: Any, load_tfk: Any, tmp_path: Path) -> None:
+    """LocallyConnected1D lives on in Keras 2; Keras 3 has none, and the error names it."""
+    model = randomised(tfk.Sequential([tfk.layers.InputLayer(input_shape=(6, 4)), tfk.layers.LocallyConnected1D(3, 2)]))
+    config = dict(CONV1, activation="linear", batch_input_shape=[None, 6, 4])
+    entry = keras1_sequential(layer("LocallyConnected1D", "local_1", **config))
+    path = write_keras1(tmp_path / "old.h5", entry, {"local_1": model.get_weights()})
+    out, _ = converted(path, ".h5", dialect="keras2")
+    assert_same(model, load_tfk(out), [np.random.default_rng(1).normal(size=(3, 6, 4)).astype("float32")])
+    with pytest.raises(UnsupportedLayerError, match=r"local_1.*LocallyConnected1D"):
+        converted(path, ".h5")

@@ -31,7 +31,8 @@ LAYERS: dict[str, tuple[tuple[int, ...], Callable[[Any, Any], list[Any]]]] = {
     "Conv2DTranspose": (IMAGE, lambda L, K: [L.Conv2DTranspose(4, 3, activation="hard_sigmoid", strides=2)]),
     "DepthwiseConv2D": (IMAGE, lambda L, K: [L.DepthwiseConv2D(3, depth_multiplier=2, activation="hard_sigmoid")]),
     "LSTM": (FLAT, lambda L, K: [L.LSTM(3, return_sequences=True, seed=3, dropout=0.1, **HS)]),
-    "LSTM that zeroes": (FLAT, lambda L, K: [L.Masking(0.2), L.LSTM(3, return_sequences=True, zero_output_for_mask=True)]),
+    "LSTM that zeroes": (FLAT, lambda L, K: [L.Masking(0.2), L.LSTM(3, return_sequences=True,
+    zero_output_for_mask=True)]),
     "GRU": (FLAT, lambda L, K: [L.GRU(3, activation="hard_sigmoid", **HS)]),
     "GRU before": (FLAT, lambda L, K: [L.GRU(3, reset_after=False, **HS)]),
     "SimpleRNN": (FLAT, lambda L, K: [L.SimpleRNN(3, activation="hard_sigmoid")]),
@@ -75,7 +76,8 @@ LAYERS: dict[str, tuple[tuple[int, ...], Callable[[Any, Any], list[Any]]]] = {
     ),
     "model": (
         FLAT,
-        lambda L, K: [K.Sequential([K.Input((6, 4)), L.Dense(2), L.Activation("hard_sigmoid"), L.BatchNormalization()])],
+        lambda L, K: [K.Sequential([K.Input((6, 4)), L.Dense(2), L.Activation("hard_sigmoid"),
+        L.BatchNormalization()])],
     ),
 }  # fmt: skip
 
@@ -107,8 +109,9 @@ def graph(K: Any) -> Any:
     y = L.LSTM(4, return_sequences=True)(r, initial_state=[h, c])
     z = L.Bidirectional(L.GRU(4, return_sequences=True))(q, initial_state=[h, c])
     act = L.Activation("hard_sigmoid")
-    return K.Model([a, b], [act(y), act(z), L.Attention()([p, r], use_causal_mask=True), L.MultiHeadAttention(2, 3)(p, r),
-                            L.Add()([p, q]), L.Dot(2)([p, q])])  # fmt: skip
+    return K.Model([a, b], [act(y), act(z), L.Attention()([p, r], use_causal_mask=True), L.MultiHeadAttention(2,
+    3)(p, r),
+                            L.Add()([p, q]), L.Dot(2)([p, q]), L.RNN(L.LSTMCell(2))(p)])  # fmt: skip
 
 
 def test_graph_opens_in_keras2_and_comes_back(keras: Any, load_tfk: Any, load_keras: Any, tmp_path: Path) -> None:
@@ -169,7 +172,8 @@ def test_bidirectional_states_its_backward_half_only_where_it_differs(keras: Any
 @pytest.mark.parametrize("one", [
     "RMSNormalization()", "Dense(3, activation='celu')", "Dense(3, activation='hard_silu')",
     "MultiHeadAttention(2, 2, use_gate=True)",
-    "LSTM(3, activation='hard_sigmoid')", "Dense(3, dtype='int8_from_float32')", "ZeroPadding1D(1, data_format='channels_first')",
+    "LSTM(3, activation='hard_sigmoid')", "Dense(3, dtype='int8_from_float32')",
+    "ZeroPadding1D(1, data_format='channels_first')",
 ])  # fmt: skip
 def test_what_keras2_has_not_is_refused_by_name(one: str, keras: Any) -> None:
     """A layer, activation or setting that only Keras 3 has is an error that names the layer."""
@@ -265,7 +269,19 @@ def test_tables_of_layers_are_those_of_the_libraries(keras: Any, tfk: Any) -> No
             if not any(p.kind is p.VAR_KEYWORD for p in parameters):
                 break
         assert keys <= taken | {"seed"}, (name, keys - taken)
-        internal = {"self", "kwargs", "args", "shape", "batch_size", "input_tensor", "weights", "rank", "cell", "use_cudnn",
+        internal = {"self", "kwargs", "args", "shape", "batch_size", "input_tensor", "weights", "rank", "cell",
+        "use_cudnn",
                     "autocast", "pool_dimensions", "pool_mode", "lora_rank", "lora_alpha", "quantization_config",
                     "gptq_unpacked_column_size", "force_generator", "layer"}  # fmt: skip
         assert taken - keys <= internal | COMMON, (name, taken - keys)
+
+
+def test_modules_for_the_zips_of_tf_keras(keras: Any, tfk: Any) -> None:
+    """A `.keras` zip of tf.keras 2.13 to 2.15 names the module of each class; tf_keras opens no other."""
+    entry = json.loads(randomised(graph(keras)).to_json())
+    bare = copy.deepcopy(entry)
+    keras3.to_keras2(build_tree(bare))
+    with pytest.raises(TypeError):
+        tfk.saving.deserialize_keras_object(bare)
+    keras3.to_keras2(build_tree(entry), modules=True)
+    assert len(tfk.saving.deserialize_keras_object(entry).outputs) == 7

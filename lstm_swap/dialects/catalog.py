@@ -177,7 +177,7 @@ ONLY_KERAS3 = _keys(
 )
 
 #: Layers of Keras 2 that Keras 3 has no form for.
-ONLY_KERAS2 = _keys("AbstractRNNCell DenseFeatures LocallyConnected1D LocallyConnected2D RandomHeight RandomWidth")
+ONLY_KERAS2 = _keys("AbstractRNNCell DenseFeatures LocallyConnected1D LocallyConnected2D")
 
 #: Other names of the same class, in any version of Keras 1 to 3.
 ALIASES: dict[str, str] = {
@@ -200,7 +200,7 @@ ALIASES: dict[str, str] = {
 }
 
 #: Layers that have a translation rule although Keras 3 lacks the class.
-TRANSLATED = _keys("ThresholdedReLU TensorFlowOpLayer TFOpLambda SlicingOpLambda")
+TRANSLATED = _keys("RandomHeight RandomWidth ThresholdedReLU TensorFlowOpLayer TFOpLambda SlicingOpLambda")
 
 #: Layer classes of Keras 1 under names that Keras 2 dropped.
 ONLY_KERAS1 = _keys(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from lstm_swap.architecture import Change, Node
-from lstm_swap.errors import UnsupportedLayerError
+from lstm_swap.errors import LstmSwapError, UnreadableModelError, UnsupportedLayerError
 
 
 def version_numbers(version: str | None) -> tuple[int, ...] | None:
@@ -33,7 +35,7 @@ class Context:
         input_shapes: by id of a layer's entry, the batch shape and dtype that an old layer stated for its input.
         shared: the layers that carried each shared_object_id.
         causal: ids of the entries of attention layers that had the setting `causal`.
-        masks: some layer makes a mask.
+        masks: some layer makes a mask; recurrent: some layer is recurrent.
         reversed_states: ids of the entries of StackedRNNCells that list their states backwards.
     """
 
@@ -44,6 +46,7 @@ class Context:
     shared: dict[Any, list[str]] = field(default_factory=dict)
     causal: set[int] = field(default_factory=set)
     masks: bool = False
+    recurrent: bool = False
     reversed_states: set[int] = field(default_factory=set)
 
     @property
@@ -70,6 +73,24 @@ def unsupported(node: Node, field_: str, value: Any, why: str) -> UnsupportedLay
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+@contextmanager
+def damage_named() -> Iterator[None]:
+    """What an architecture that no Keras wrote leads to, as an error that says so.
+
+    The translations take for granted what every Keras writes (that a list is a list); a damaged or made-up file need
+    not keep to that.
+    """
+    try:
+        yield
+    except RecursionError:
+        raise UnreadableModelError("The architecture nests deeper than can be read.") from None
+    except LstmSwapError:
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as problem:
+        what = f"{type(problem).__name__}: {problem}"
+        raise UnreadableModelError(f"The architecture is not one that Keras writes: {what}") from problem
 
 
 def default_dtype(root: Node) -> str:

@@ -6,13 +6,12 @@ from typing import Any
 
 from lstm_swap.architecture import Change, Node
 from lstm_swap.dialects.catalog import ALIASES, KERAS3_KEYS, ONLY_KERAS1, ONLY_KERAS2, TRANSLATED
-from lstm_swap.dialects.context import Context, default_dtype, unsupported
+from lstm_swap.dialects.context import Context, damage_named, default_dtype, unsupported
 from lstm_swap.dialects.graph import Graph, is_functional
 from lstm_swap.dialects.insertion import Insertions
 from lstm_swap.dialects.keras1_layers import translate_layer1
 from lstm_swap.dialects.keras1_merge import Unfolding, leads_to_merge, translate_merge
 from lstm_swap.dialects.theano import pad_as_theano
-from lstm_swap.errors import UnreadableModelError
 
 _KNOWN = KERAS3_KEYS.keys() | ONLY_KERAS2 | ONLY_KERAS1 | TRANSLATED | ALIASES.keys()
 
@@ -35,7 +34,7 @@ def to_keras2(root: Node, *, theano: bool, version: str | None = None) -> list[C
         UnreadableModelError: the architecture is not what Keras 1 writes.
     """
     context = Context(version=version, default_dtype=default_dtype(root))
-    try:
+    with damage_named():
         for node in list(root.walk()):
             if node.class_name == "Graph":
                 raise unsupported(node, "", None, "Keras dropped this kind of model in version 1.0 itself.")
@@ -51,8 +50,6 @@ def to_keras2(root: Node, *, theano: bool, version: str | None = None) -> list[C
                 insertions.insert(node, graph)
                 if graph is not None:
                     graph.write("keras2")
-    except RecursionError:
-        raise UnreadableModelError("The architecture nests deeper than can be read.") from None
     return context.changes
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lstm_swap.architecture import Node
+from lstm_swap.dialects import objects
 from lstm_swap.dialects.array_edits import DeviationToVariance, MergeGates, MoveKernel
 from lstm_swap.dialects.context import Context, unsupported
 
@@ -47,16 +48,7 @@ _CLASSES = {
 #: Settings without a counterpart: what they chose has no bearing on the numbers.
 _DROPPED = ("consume_less", "input_dim", "input_length")
 _DATA_FORMATS = {"tf": "channels_last", "th": "channels_first"}
-_REFUSED = {
-    "Highway": "Keras dropped it after version 1, and no other built-in layer computes it",
-    "MaxoutDense": "Keras dropped it after version 1, and no other built-in layer computes it",
-    "ParametricSoftplus": "Keras dropped it after version 1, and no other built-in layer computes it",
-    "SReLU": "Keras dropped it after version 1, and no other built-in layer computes it",
-    "CosineConvolution2D": "Keras dropped it after version 1, and no other built-in layer computes it",
-    "CosineConv2D": "Keras dropped it after version 1, and no other built-in layer computes it",
-    "GraphMerge": "Keras dropped it after version 1, and no other built-in layer computes it",
-}
-_RECURRENT = ("LSTM", "GRU", "SimpleRNN", "ConvLSTM2D")
+_REFUSED = frozenset("Highway MaxoutDense ParametricSoftplus SReLU CosineConvolution2D CosineConv2D GraphMerge".split())
 
 
 def translate_layer1(node: Node, context: Context, theano: bool) -> None:
@@ -69,7 +61,7 @@ def translate_layer1(node: Node, context: Context, theano: bool) -> None:
     """
     old_class = node.class_name
     if old_class in _REFUSED:
-        raise unsupported(node, "", None, f"{_REFUSED[old_class]}.")
+        raise unsupported(node, "", None, "Keras dropped it after version 1, and no other built-in layer computes it.")
     name = _CLASSES.get(old_class, old_class)
     if name != old_class:
         node.entry["class_name"] = name
@@ -82,13 +74,13 @@ def translate_layer1(node: Node, context: Context, theano: bool) -> None:
         rule(node, config, context)
     _rename(node, config, name)
     for key in _DROPPED:
-        if key == "input_dim" and name == "Embedding":
-            continue
-        if key == "input_length" and name == "Embedding":
-            continue
-        config.pop(key, None)
+        if name != "Embedding":
+            config.pop(key, None)
     if "input_dtype" in config:
         config["dtype"] = config.pop("input_dtype") or "float32"
+    for key in config:
+        if key.endswith(("_initializer", "_regularizer", "_constraint")):
+            config[key] = _object(node, key, config[key], context)
     if known - set(config) or set(config) - known:
         context.add(node, "config", "Keras 1", "Keras 2", "opens", "its settings have other names since Keras 2")
     arrays = _ARRAYS.get(name)
@@ -108,6 +100,21 @@ def _rename(node: Node, config: dict[str, Any], name: str) -> None:
     if "init" in config:
         target = {"Embedding": "embeddings_initializer", "PReLU": "alpha_initializer"}.get(name, "kernel_initializer")
         config.setdefault(target, config.pop("init"))
+
+
+def _object(node: Node, key: str, value: Any, context: Context) -> Any:
+    """An initializer, regularizer or constraint; one that is not built in as a class with settings, for the user."""
+    new, unknown = objects.for_keras2(value, key)
+    if unknown is not None:
+        message = f"the initializer {unknown} is not part of Keras; another stands for it, since the weights are here"
+        context.add(node, key, value, new["class_name"], "opens", message)
+    if not isinstance(new, dict) or "class_name" in new or "name" not in new:
+        return new
+    if new["name"] == "EigenvalueRegularizer":
+        message = "EigenvalueRegularizer, which acts in training alone, is left out: no Keras since has it"
+        context.add(node, key, value, None, "report", message)
+        return None
+    return {"class_name": new["name"], "config": {k: v for k, v in new.items() if k != "name"}}
 
 
 def _sizes(config: dict[str, Any], new: str, *old: str) -> None:

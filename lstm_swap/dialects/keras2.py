@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lstm_swap.architecture import Change, Node
 from lstm_swap.dialects.catalog import ALIASES, KERAS3_KEYS, ONLY_KERAS2, TRANSLATED
-from lstm_swap.dialects.context import Context, default_dtype, unsupported
+from lstm_swap.dialects.context import Context, damage_named, default_dtype, unsupported
 from lstm_swap.dialects.hard_sigmoid import scale_hard_sigmoid
 from lstm_swap.dialects.insertion import Insertions
 from lstm_swap.dialects.known import is_own_class
@@ -12,7 +12,6 @@ from lstm_swap.dialects.layers3 import translate_layer
 from lstm_swap.dialects.mask_notes import makes_masks
 from lstm_swap.dialects.models3 import translate_model
 from lstm_swap.dialects.theano import flip_kernels
-from lstm_swap.errors import UnreadableModelError
 
 
 def to_keras3(root: Node, *, version: str | None, theano: bool = False) -> list[Change]:
@@ -35,8 +34,9 @@ def to_keras3(root: Node, *, version: str | None, theano: bool = False) -> list[
         UnreadableModelError: the calls between layers refer to layers that are not there, or nest too deep.
     """
     context = Context(version=version, default_dtype=default_dtype(root), masks=makes_masks(root))
-    try:
+    with damage_named():
         nodes = list(root.walk())
+        context.recurrent = any(node.kind is not None for node in nodes)
         if theano:
             flip_kernels(root, context)
         for node in nodes:
@@ -47,8 +47,6 @@ def to_keras3(root: Node, *, version: str | None, theano: bool = False) -> list[
         for node in reversed(nodes):  # innermost first: an outer model's input is that of its first layer
             if node.is_model:
                 translate_model(node, context, "keras2", insertions)
-    except RecursionError:
-        raise UnreadableModelError("The architecture nests deeper than can be read.") from None
     _report_shared(context)
     return context.changes
 

@@ -7,22 +7,25 @@ from typing import Any
 from lstm_swap.architecture import Change, Node
 from lstm_swap.dialects.calls2 import translate_calls2
 from lstm_swap.dialects.catalog import ALIASES
-from lstm_swap.dialects.context import Context, default_dtype
+from lstm_swap.dialects.context import Context, damage_named, default_dtype
 from lstm_swap.dialects.graph import Graph, Ref, is_functional
 from lstm_swap.dialects.hard_sigmoid import TO_KERAS3, scale_hard_sigmoid
 from lstm_swap.dialects.insertion import Insertions
-from lstm_swap.dialects.known import is_own_class
+from lstm_swap.dialects.known import built_in, is_own_class
 from lstm_swap.dialects.layers2 import is_known3, translate_layer2
 from lstm_swap.dialects.modern import modernize
-from lstm_swap.errors import UnreadableModelError
 
-__all__ = ["modernize", "to_keras2"]
+__all__ = ["add_modules", "modernize", "to_keras2"]
 
 
-def to_keras2(root: Node) -> list[Change]:
+def to_keras2(root: Node, *, modules: bool = False) -> list[Change]:
     """Rewrite a Keras 3 architecture as one that Keras 2 opens, with the same numbers, in place.
 
     Layers of unknown classes and Lambdas stay as they are; a Lambda of Keras 3 is not readable by Keras 2.
+
+    Args:
+        modules: write the module of each class, as tf.keras 2.13 to 2.15 needs it in a `.keras` zip. HDF5 files of
+            Keras 2 have none.
 
     Raises:
         UnsupportedLayerError: a layer or setting that Keras 2 has not; the message names it.
@@ -30,7 +33,7 @@ def to_keras2(root: Node) -> list[Change]:
     """
     context = Context(version="3", default_dtype=default_dtype(root))
     insertions = Insertions(modern=False)
-    try:
+    with damage_named():
         modernize(root)  # tells layers from operations of the same name
         nodes = list(root.walk())
         for node in nodes:
@@ -50,9 +53,24 @@ def to_keras2(root: Node) -> list[Change]:
         for node in reversed(nodes):
             if node.is_model:
                 _model(node, graphs.get(id(node)), insertions)
-    except RecursionError:
-        raise UnreadableModelError("The architecture nests deeper than can be read.") from None
+    if modules:
+        add_modules(root)
     return context.changes
+
+
+def add_modules(root: Node) -> None:
+    """Mark every built-in class of a Keras 2 architecture with its module, as the `.keras` zips of tf.keras 2.15 do."""
+    for node in root.walk():
+        entry = node.entry
+        if node.implicit or is_own_class(entry) or not built_in(node.class_name, "keras2"):
+            continue
+        if not node.is_model:
+            entry["module"] = "keras.layers"
+        elif is_functional(entry):
+            entry["module"] = "keras.src.engine.functional"
+        else:
+            entry["module"] = "keras"
+        entry["registered_name"] = None
 
 
 def _model(node: Node, graph: Graph | None, insertions: Insertions) -> None:

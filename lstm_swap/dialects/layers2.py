@@ -100,18 +100,10 @@ def _dtype(node: Node, value: Any) -> Any:
 
 
 def _object(node: Node, key: str, value: Any, context: Context) -> Any:
-    """An initializer, regularizer or constraint without the marks of Keras 3."""
-    if value is None:
-        return None
-    if key.endswith("_initializer"):
-        new, unknown = objects.initializer(value, key)
-        if unknown is not None:
-            message = f"the initializer {unknown} is not part of Keras 2; {new['class_name']} stands for it"
-            context.add(node, key, value, new["class_name"], "report", message)
-    else:
-        new = objects.regularizer(value) if key.endswith("_regularizer") else objects.constraint(value)
-    if isinstance(new, dict) and str(new.get("module", "")).startswith("keras."):
-        return {"class_name": new["class_name"], "config": new["config"]}
+    new, unknown = objects.for_keras2(value, key)
+    if unknown is not None:
+        message = f"the initializer {unknown} is not part of Keras 2; {new['class_name']} stands for it"
+        context.add(node, key, value, new["class_name"], "report", message)
     return new
 
 

@@ -24,12 +24,19 @@ _HARMLESS = {
     "input_dtype": "the input layer states it",
     "sparse": "the input layer states it",
     "dynamic": "Keras 3 needs no such hint",
+    "noise_shape": "it follows from the class",
+    "trainable": "there is nothing to train",
     "autocast": "it is on by default",
     "experimental_run_tf_function": "it chose how the same function was run",
     "ragged": "no ragged tensors are expected",
     "query_shape": "the layer is built from its inputs",
     "key_shape": "the layer is built from its inputs",
     "value_shape": "the layer is built from its inputs",
+    # of depthwise layers
+    **dict.fromkeys(
+        ("groups", "kernel_initializer", "kernel_regularizer", "kernel_constraint", "filters"),
+        "its parent class writes it, and it never used it",
+    ),
     "has_vocabulary": "the vocabulary itself is stated",
     "vocabulary_size": "the vocabulary itself is stated",
 }

@@ -201,6 +201,21 @@ def constraint(value: Any) -> Any:
     return _built("keras.constraints", name, config)
 
 
+def for_keras2(value: Any, setting: str) -> tuple[Any, str | None]:
+    """An initializer, regularizer or constraint as all of Keras 2 reads it: a class and its settings.
+
+    setting: the name of the setting, which tells what it is. Returns also the name of an unknown initializer.
+    """
+    unknown = None
+    if setting.endswith("_initializer"):
+        new, unknown = initializer(value, setting)
+    else:
+        new = regularizer(value) if setting.endswith("_regularizer") else constraint(value)
+    if isinstance(new, dict) and str(new.get("module", "")).startswith("keras."):
+        new = {"class_name": new["class_name"], "config": new["config"]}
+    return new, unknown
+
+
 def activation(value: Any) -> Any:
     """The name of a built-in activation; anything else (a custom function, a layer) as it is."""
     if value is None:

@@ -145,7 +145,9 @@ def _axis(node: Node, config: dict[str, Any], context: Context) -> None:
             raise unsupported(node, "axis", axis, "BatchNormalization of Keras 3 takes a single axis.")
         # The HDF5 loader of Keras 3 does this itself (`model_from_config` in legacy/saving/saving_utils.py).
         config["axis"] = axis[0]
-        context.add(node, "axis", axis, axis[0], "style", "Keras 3 takes a number")
+        # ... for entries without a module, that is.
+        effect = "style" if node.entry.get("module") is None else "opens"
+        context.add(node, "axis", axis, axis[0], effect, "Keras 3 takes a number, not a list of one")
 
 
 def _leaky_relu(node: Node, config: dict[str, Any], context: Context) -> None:
@@ -161,15 +163,14 @@ def _thresholded_relu(node: Node, config: dict[str, Any], context: Context) -> N
     context.add(node, "class_name", "ThresholdedReLU", "ReLU", "opens", f"ReLU(threshold={theta}) computes the same")
 
 
-def _depthwise(node: Node, config: dict[str, Any], context: Context) -> None:
-    """Drop what the parent class of Keras 2 writes and never uses: depthwise layers go channel by channel."""
-    for key in ("groups", "kernel_initializer", "kernel_regularizer", "kernel_constraint", "filters"):
-        if key == "filters" and node.class_name.startswith("Separable"):
-            continue
-        if key in config:
-            context.add(node, key, config.pop(key), None, "opens", f"Keras 3 refuses {key}, which was never used")
-    multiplier = config.get("depth_multiplier")
-    config["depth_multiplier"] = 1 if multiplier is None else multiplier
+def _random_size(node: Node, config: dict[str, Any], context: Context) -> None:
+    """RandomHeight and RandomWidth pass images on as they are at inference."""
+    name = node.class_name
+    node.entry["class_name"] = "Identity"
+    for key in ("factor", "interpolation", "seed"):
+        config.pop(key, None)
+    message = f"Keras 3 has no {name}, which acts in training alone: an Identity stands in its place"
+    context.add(node, "class_name", name, "Identity", "opens", message)
 
 
 def _transposed(node: Node, config: dict[str, Any], context: Context) -> None:
@@ -187,11 +188,6 @@ def _attention(node: Node, config: dict[str, Any], context: Context) -> None:
         context.add(node, "causal", True, None, "opens", "Keras 3 takes use_causal_mask in the call instead")
     dropout = config.get("dropout")
     config["dropout"] = 0.0 if dropout is None else dropout
-
-
-def _spatial_dropout(node: Node, config: dict[str, Any], context: Context) -> None:
-    for key in ("noise_shape", "trainable"):  # the shape follows from the class; there is nothing to train
-        config.pop(key, None)
 
 
 def _category_encoding(node: Node, config: dict[str, Any], context: Context) -> None:
@@ -226,6 +222,13 @@ def _input_layer(node: Node, config: dict[str, Any], context: Context) -> None:
     shape = config.pop("input_shape", None) if shape is None else shape
     if shape is not None:
         config.setdefault("batch_shape", shape)
+    if config.get("ragged") and context.recurrent:
+        raise unsupported(
+            node,
+            "ragged",
+            True,
+            "recurrent layers of Keras 3 take no ragged tensors. Pad the sequences and put a Masking layer first.",
+        )
     if not config.get("ragged"):
         config.pop("ragged", None)
     if not config.get("optional"):
@@ -242,13 +245,13 @@ RULES: dict[str, Callable[[Node, dict[str, Any], Context], None]] = {
     "CuDNNGRU": _cudnn,
     "Bidirectional": _bidirectional,
     "BatchNormalization": _axis,
+    "RandomHeight": _random_size,
+    "RandomWidth": _random_size,
     "LeakyReLU": _leaky_relu,
     "ThresholdedReLU": _thresholded_relu,
-    **dict.fromkeys(("DepthwiseConv1D", "DepthwiseConv2D", "SeparableConv1D", "SeparableConv2D"), _depthwise),
     **dict.fromkeys(("Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose"), _transposed),
     "Attention": _attention,
     "AdditiveAttention": _attention,
-    **dict.fromkeys(("SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"), _spatial_dropout),
     "CategoryEncoding": _category_encoding,
     "TextVectorization": _text_vectorization,
     "StringLookup": _text_vectorization,

@@ -11,6 +11,7 @@ import h5py
 
 from lstm_swap.errors import UnreadableModelError, UsageError
 from lstm_swap.formats import foreign, hdf5, hdf5_write, keras_write, keras_zip, text, weights_h5
+from lstm_swap.formats.checking import untrusted
 from lstm_swap.formats.hdf5_write import Materialize
 from lstm_swap.formats.model_file import ModelFile
 
@@ -28,10 +29,9 @@ def open_model(path: str | os.PathLike[str], weights: str | os.PathLike[str] | N
     Raises:
         UnreadableModelError: missing, no permission, damaged, or not a model: the message says what was found.
     """
-    model = _open(Path(path))
-    if weights is None:
-        return model
-    return _with_weights(model, Path(weights))
+    with untrusted(str(path)):
+        model = _open(Path(path))
+        return model if weights is None else _with_weights(model, Path(weights))
 
 
 def _open(path: Path) -> ModelFile:
@@ -69,8 +69,11 @@ def _open(path: Path) -> ModelFile:
 def _is_ours(path: Path) -> bool:
     """A `.keras` zip with a piece missing is still one, and is to be judged as such."""
     if path.is_file() and os.access(path, os.R_OK) and zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            names = set(archive.namelist())
+        try:
+            with zipfile.ZipFile(path) as archive:
+                names = set(archive.namelist())
+        except (OSError, zipfile.BadZipFile, ValueError):
+            return path.suffix == ".keras"
         return path.suffix == ".keras" or bool(names & {keras_zip.CONFIG, keras_zip.WEIGHTS})
     return False
 
@@ -93,7 +96,7 @@ def _with_weights(model: ModelFile, path: Path) -> ModelFile:
             keras_zip.attach(model.root, other.store, path.name, model.dialect)
         elif other.container in ("hdf5", "hdf5-weights"):
             file = other.store
-            group = file["model_weights"] if "model_weights" in file else file
+            group = file.get("model_weights", file)
             version, backend = hdf5.versions(group, file)
             hdf5.attach(model.root, group, path.name, model.dialect)
             model.backend = backend or model.backend
@@ -105,6 +108,7 @@ def _with_weights(model: ModelFile, path: Path) -> ModelFile:
     except BaseException:
         other.close()
         raise
+    model.weights_path = path
     earlier = model.close
 
     def close() -> None:

@@ -108,6 +108,11 @@ def _multi_head(config: Config) -> Variables:
     return Variables(tuple(names), places=tuple(places))
 
 
+def _grouped_query(config: Config) -> Variables:
+    known = _multi_head(config)
+    return Variables(known.trainable, places=tuple((f"_{folder}", i) for folder, i in known.places))
+
+
 def _normalization(config: Config) -> Variables:
     if config.get("mean") is not None:
         return Variables()
@@ -144,6 +149,7 @@ _TABLE: dict[str, Callable[[Config], Variables]] = {
     "Attention": _attention,
     "AdditiveAttention": _additive_attention,
     "MultiHeadAttention": _multi_head,
+    **dict.fromkeys(("GroupQueryAttention", "GroupedQueryAttention"), _grouped_query),
     "Normalization": _normalization,
 }
 

@@ -84,7 +84,7 @@ def file_order(top: Node, dialect: str, split: Split) -> list[Slot]:
     return (keras3_order if dialect == "keras3" else keras2_order)(top, split)
 
 
-def distribute(top: Node, arrays: Sequence[Array], dialect: str) -> None:
+def distribute(top: Node, arrays: Sequence[Array], dialect: str, where: str) -> None:
     """Give each layer in `top` its own arrays from the flat list of its group.
 
     Several orders are possible (see above): the first one whose shapes fit the layers is taken. Layers of
@@ -97,7 +97,7 @@ def distribute(top: Node, arrays: Sequence[Array], dialect: str) -> None:
         known = variables(top, dialect)
         if known is not None and len(known.names) != len(arrays) and not _tolerated(top, arrays, dialect):
             raise UnreadableModelError(
-                f"layer {top.path!r} ({top.class_name}) should have {len(known.names)} arrays "
+                f"{where}: layer {top.path!r} ({top.class_name}) should have {len(known.names)} arrays "
                 f"({', '.join(known.names) or 'none'}), the file holds {len(arrays)} weights"
             )
         top.arrays = list(arrays)
@@ -128,7 +128,7 @@ def distribute(top: Node, arrays: Sequence[Array], dialect: str) -> None:
             for node in top.walk():
                 node.arrays = taken.get(id(node)) or _in_own_order(node, own.get(id(node), []), slots)
             return
-    raise UnreadableModelError(f"layer {top.path!r} ({top.class_name}): {problem}")
+    raise UnreadableModelError(f"{where}: layer {top.path!r} ({top.class_name}): {problem}")
 
 
 def _tolerated(node: Node, arrays: Sequence[Array], dialect: str) -> bool:
@@ -144,10 +144,11 @@ def _in_own_order(node: Node, arrays: list[Array], slots: list[Slot]) -> list[Ar
 
 
 def _arrays_of_unknown(top: Node, arrays: list[Array], dialect: str) -> dict[int, list[Array]]:
-    unknown = [n for n in top.walk() if variables(n, dialect) is None and not n.children]
+    unknown = [n for n in top.walk() if variables(n, dialect) is None]
     taken: dict[int, list[Array]] = {}
-    for node in unknown:
-        taken[id(node)] = [a for a in arrays if node.name in a.name.split("/")]
+    for node in unknown:  # a wrapper owns what bears its name and the name of nothing inside it
+        inside = {n.name for n in node.walk() if n is not node} - {node.name}
+        taken[id(node)] = [a for a in arrays if node.name in (parts := a.name.split("/")) and not inside & set(parts)]
     if len(unknown) == 1 and not taken[id(unknown[0])]:
         known = [variables(n, dialect) for n in top.walk()]
         count = len(arrays) - sum(len(v.names) for v in known if v)

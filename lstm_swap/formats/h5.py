@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +45,71 @@ def open_file(path: Path) -> h5py.File:
         raise UnreadableModelError(f"{path}: damaged HDF5 file, it cannot be read ({text})") from None
 
 
+class _Unfailing(io.FileIO):
+    """A file for HDF5 to write to that keeps the first error (disk full, file too large) instead of raising it.
+
+    The HDF5 library cannot bear an error while it flushes: it brings the process down when the file is closed. So it
+    is told that all went well, and `writing` raises the error once the file is closed.
+    """
+
+    problem: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        view = memoryview(data).cast("B")
+        done = 0
+        try:
+            while done < len(view) and self.problem is None:
+                done += super().write(view[done:]) or 0
+        except OSError as problem:
+            self.problem = problem
+        return len(view)
+
+    def readinto(self, buffer: Any, /) -> int:
+        view = memoryview(buffer).cast("B")
+        done = 0
+        while done < len(view) and (n := super().readinto(view[done:])):
+            done += n
+        view[done:] = bytes(len(view) - done)  # what could not be written
+        return len(view)
+
+    def truncate(self, size: int | None = None, /) -> int:
+        try:
+            return super().truncate(size)
+        except OSError as problem:
+            self.problem = self.problem or problem
+            return size or 0
+
+
+@contextmanager
+def writing(path: Path, mode: str) -> Iterator[h5py.File]:
+    """Open for writing; `mode` is "w" (new) or "r+" (edit).
+
+    Raises:
+        OSError: at the end, if anything could not be written.
+    """
+    with _Unfailing(path, mode if mode == "r+" else "w+") as raw:
+        try:
+            with h5py.File(raw, mode) as file:
+                yield file
+        finally:
+            if raw.problem is not None:
+                raise raw.problem
+
+
 def strings(group: Any, name: str) -> list[str]:
     """A list attribute; lists over 64 KB lie in numbered pieces name0, name1, ..."""
     if name in group.attrs:
-        return [text(v) for v in np.atleast_1d(group.attrs[name])]
+        return _texts(group.attrs[name])
     values: list[str] = []
     piece = 0
     while f"{name}{piece}" in group.attrs:
-        values += [text(v) for v in np.atleast_1d(group.attrs[f"{name}{piece}"])]
+        values += _texts(group.attrs[f"{name}{piece}"])
         piece += 1
     return values
+
+
+def _texts(value: Any) -> list[str]:
+    return [] if isinstance(value, h5py.Empty) else [text(v) for v in np.ravel(value)]
 
 
 def has_strings(group: Any, name: str) -> bool:
@@ -205,7 +263,7 @@ def _check_written(dataset: Any, stored: np.ndarray[Any, Any]) -> None:
             dataset.read_direct(slab, np.s_[i : i + rows])
             same = same and np.array_equal(_words(slab), _words(part))
     if not same:
-        raise VerificationError(f"{dataset.file.filename}: {dataset.name} reads back other numbers than were written")
+        raise VerificationError(f"{dataset.name} reads back other numbers than were written")
 
 
 def _words(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -8,6 +8,7 @@ arrays; `optimizer_weights` likewise. Keras 1 files have the same layout.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -15,58 +16,14 @@ from typing import Any
 
 import h5py
 
-from lstm_swap.architecture import Array, Node, build_tree, entry_name
+from lstm_swap.architecture import Array, Node, build_tree
 from lstm_swap.errors import UnreadableModelError
 from lstm_swap.formats import h5
 from lstm_swap.formats.catalogue import variables
+from lstm_swap.formats.checking import parse_architecture
 from lstm_swap.formats.flat import distribute
 from lstm_swap.formats.guess import guess_layers
 from lstm_swap.formats.model_file import ModelFile
-
-#: Longest architecture text that is parsed.
-CONFIG_LIMIT = 512 << 20
-
-
-def parse_architecture(text: str | bytes, where: str, what: str = "model_config") -> dict[str, Any]:
-    """The architecture in a JSON text.
-
-    Raises:
-        UnreadableModelError: not JSON, or no architecture.
-    """
-    if len(text) > CONFIG_LIMIT:
-        raise UnreadableModelError(f"{where}: {what} is absurdly large ({len(text):,} bytes)")
-    try:
-        entry = json.loads(text.decode("utf-8") if isinstance(text, bytes) else text)
-    except UnicodeDecodeError:
-        raise UnreadableModelError(f"{where}: {what} is not UTF-8 text, so there is no architecture to read") from None
-    except RecursionError:
-        raise UnreadableModelError(f"{where}: {what} is JSON nested too deeply") from None
-    except ValueError as problem:
-        raise UnreadableModelError(f"{where}: {what} is not valid JSON ({problem})") from None
-    return check_architecture(entry, where, what)
-
-
-def check_architecture(entry: Any, where: str, what: str) -> dict[str, Any]:
-    """The architecture object itself, after a look at its shape."""
-    if isinstance(entry, dict) and isinstance(entry.get("model_config"), dict):
-        entry = entry["model_config"]
-    config = entry.get("config") if isinstance(entry, dict) else None
-    layers = config.get("layers") if isinstance(config, dict) else config
-    if not isinstance(entry, dict) or not isinstance(entry.get("class_name"), str) or config is None:
-        raise UnreadableModelError(
-            f"{where}: {what} holds {type(entry).__name__}, not the architecture of a model (class_name and config)"
-        )
-    if not isinstance(layers, list):
-        raise UnreadableModelError(
-            f"{where}: {what} describes {entry['class_name']!r}, which lists no layers: only Sequential and functional "
-            "models state their architecture"
-        )
-    for layer in layers:
-        if not isinstance(layer, dict) or "class_name" not in layer:
-            raise UnreadableModelError(f"{where}: {what} lists a layer that is no object with a class_name")
-        if not isinstance(layer.get("config"), dict | list):
-            raise UnreadableModelError(f"{where}: {what}: layer {entry_name(layer)!r} has no config")
-    return entry
 
 
 def read(path: Path) -> ModelFile:
@@ -117,14 +74,18 @@ def _read_whole(path: Path, file: h5py.File, where: str) -> ModelFile:
     training = file.attrs.get("training_config")
     model = ModelFile(path, "hdf5", entry, root, version, backend, dialect, store=file, close=file.close)
     if training is not None:
-        try:
+        with contextlib.suppress(ValueError, RecursionError):
             model.training_config = json.loads(h5.text(training))
-        except ValueError:
-            model.warnings.append("training_config is not JSON and was left as it is")
-    if isinstance(file.get("optimizer_weights"), h5py.Group):
-        group = file["optimizer_weights"]
-        names = h5.strings(group, "weight_names")
-        model.optimizer = [h5.get_array(group, name, f"{where}: optimizer_weights") for name in names]
+        if not isinstance(model.training_config, dict):
+            model.training_config = None
+            model.warnings.append("training_config is no JSON object: the compile settings were dropped")
+    if "optimizer_weights" in file:
+        try:
+            group = h5.get_group(file, "optimizer_weights", where)
+            names = h5.strings(group, "weight_names")
+            model.optimizer = [h5.get_array(group, name, "optimizer_weights") for name in names]
+        except UnreadableModelError as problem:
+            model.warnings.append(f"optimizer state dropped: {problem}")
     model.theano = is_theano(root, backend, dialect)
     return model
 
@@ -183,13 +144,19 @@ def attach(root: Node, weights: Any, where: str, dialect: str) -> None:
     if not h5.has_strings(weights, "layer_names"):
         raise UnreadableModelError(f"{where}: the weights list no layers (layer_names is missing)")
     known = set(names)
-    layers = list(root.children)
+    from lstm_swap.dialects.keras1_merge import flattened_layers
+
+    # Keras 1 gives the layers of the branches of a leading Merge groups of their own.
+    layers = flattened_layers(root) if dialect == "keras1" else list(root.children)
     if any(layer.name not in known and needs_arrays(layer, dialect) for layer in layers):
         _attach_in_order(layers, names, weights, where, dialect)
         return
     for layer in layers:
         if layer.name in known:
-            distribute(layer, layer_arrays(weights, layer.name, where), dialect)
+            distribute(layer, layer_arrays(weights, layer.name, where), dialect, where)
+    for name in known - {layer.name for layer in layers}:
+        if layer_arrays(weights, name, where):
+            raise UnreadableModelError(f"{where}: the weights hold arrays of a layer {name!r} that is not in the model")
 
 
 def needs_arrays(layer: Node, dialect: str) -> bool:
@@ -207,4 +174,4 @@ def _attach_in_order(layers: list[Node], names: list[str], weights: Any, where: 
             f"{len(waiting)} layers with weights, the file {len(filled)}"
         )
     for layer, (_, arrays) in zip(waiting, filled, strict=True):
-        distribute(layer, arrays, dialect)
+        distribute(layer, arrays, dialect, where)

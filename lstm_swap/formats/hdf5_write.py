@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -32,7 +33,7 @@ def write(model: ModelFile, out: Path, materialize: Materialize, dialect: str) -
     from_hdf5 = model.container in ("hdf5", "hdf5-weights") and model.store is not None
     if from_hdf5:
         copy_file(model.path, out)
-    with h5py.File(out, "r+" if from_hdf5 else "w") as file:
+    with h5.writing(out, "r+" if from_hdf5 else "w") as file:
         whole = model.entry is not None
         weights = _weights_group(file, model, whole)
         if whole:
@@ -76,11 +77,11 @@ def _write_attributes(file: h5py.File, model: ModelFile, dialect: str) -> None:
             old = None
         value = model.entry if key == "model_config" else model.training_config
         if value is None:
-            if key in file.attrs and key == "training_config" and old and old.startswith("{"):
+            if key in file.attrs:
                 del file.attrs[key]
             continue
         text = json.dumps(value)
-        if old is None or json.loads(old) != value:
+        if old is None or _parsed(old) != value:
             file.attrs[key] = text.encode("utf-8")  # bytes: stored with variable length, so without a limit of 64 KB
     weights = file["model_weights"]
     changed = dialect != model.dialect or model.theano or "keras_version" not in file.attrs
@@ -88,6 +89,13 @@ def _write_attributes(file: h5py.File, model: ModelFile, dialect: str) -> None:
         for group in (file, weights):
             group.attrs["keras_version"] = WRITTEN_VERSION[dialect].encode()
             group.attrs["backend"] = b"tensorflow"
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:  # a byte-order mark, which Keras does not read either
+        return None
 
 
 def _write_layers(weights: Any, model: ModelFile, materialize: Materialize, dialect: str) -> None:
@@ -99,9 +107,14 @@ def _write_layers(weights: Any, model: ModelFile, materialize: Materialize, dial
     for layer in layers:
         group_name = entry_name(layer.entry) if model.entry is not None else layer.name
         names.append(group_name)
-        stored = _write_layer(weights, layer, group_name, materialize, dialect)
+        stored = _write_layer(weights, layer, group_name, materialize, dialect, model)
         plans.append((group_name, stored))
+    listed = set(before)
     for group_name, stored in plans:
+        if not stored and group_name not in listed and group_name:
+            with contextlib.suppress(ValueError):  # quick for a hundred thousand layers without weights
+                weights.create_group(group_name).attrs["weight_names"] = np.asarray([], dtype="S1")
+                continue
         group = weights.require_group(group_name)
         if h5.strings(group, "weight_names") != stored or not h5.has_strings(group, "weight_names"):
             _drop_unlisted(group, h5.strings(group, "weight_names"), stored)
@@ -124,7 +137,9 @@ def _drop_unlisted(group: Any, before: list[str], after: list[str]) -> None:
                 parent = parent.rpartition("/")[0]
 
 
-def _write_layer(weights: Any, layer: Node, group_name: str, materialize: Materialize, dialect: str) -> list[str]:
+def _write_layer(
+    weights: Any, layer: Node, group_name: str, materialize: Materialize, dialect: str, model: ModelFile
+) -> list[str]:
     """Store the arrays of one top-level layer; returns their names in the order to be listed."""
     base = f"{weights.name.rstrip('/')}/{group_name}/"
     own_names: dict[int, list[str]] = {}
@@ -157,7 +172,12 @@ def _write_layer(weights: Any, layer: Node, group_name: str, materialize: Materi
             return count, 0
         return len(known.trainable), len(known.fixed)
 
-    return [own_names[id(node)][i] for node, i in file_order(layer, dialect, split)]
+    ordered = [own_names[id(node)][i] for node, i in file_order(layer, dialect, split)]
+    if dialect == model.dialect and any(variables(node, dialect) is None for node in layer.walk()):
+        listed = h5.strings(weights[group_name], "weight_names") if group_name in weights else []
+        if sorted(listed) == sorted(ordered):
+            return listed  # a layer of the user's own: only the file knows where its arrays stand
+    return ordered
 
 
 def _copy(group: Any, name: str, array: Array, file: h5py.File) -> None:

@@ -30,7 +30,7 @@ def write(model: ModelFile, out: Path, materialize: Materialize, dialect: str) -
     }
     with tempfile.TemporaryDirectory(prefix=".lstm-swap-", dir=out.parent) as folder:
         weights = Path(folder) / WEIGHTS
-        with h5py.File(weights, "w") as file:
+        with h5.writing(weights, "w") as file:
             _write_weights(file, model, materialize, dialect)
         with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
             archive.writestr(METADATA, json.dumps(metadata))
@@ -42,7 +42,10 @@ def write(model: ModelFile, out: Path, materialize: Materialize, dialect: str) -
 
 def _write_weights(file: h5py.File, model: ModelFile, materialize: Materialize, dialect: str) -> None:
     from_zip = model.container in ("keras", "weights.h5")
+    file.require_group("vars")  # tf.keras reads the model's own, which are none
     for node, path in weight_paths(model.root):
+        if not node.arrays:
+            continue  # Keras takes a missing group for an empty one, and there may be a hundred thousand
         known = variables(node, dialect)
         arrays: list[Array | tuple[Any, str]] = list(materialize(node)) if node.edits else list(node.arrays)
         group = file.require_group(f"{path}/vars" if path else "vars")
@@ -50,7 +53,8 @@ def _write_weights(file: h5py.File, model: ModelFile, materialize: Materialize, 
         for i, array in enumerate(arrays):
             if known is not None and len(known.names) == len(arrays):
                 folder, number = known.place(i)
-                place = f"{folder}/vars/{number}"
+                private = "_" if known.places and dialect == "keras2" else ""  # tf.keras: _query_dense, ...
+                place = f"{private}{folder}/vars/{number}"
             elif isinstance(array, Array) and from_zip:
                 place = array.name
             else:

@@ -23,7 +23,8 @@ from lstm_swap.architecture import Array, Node, build_tree
 from lstm_swap.errors import UnreadableModelError
 from lstm_swap.formats import h5
 from lstm_swap.formats.catalogue import variables
-from lstm_swap.formats.hdf5 import CONFIG_LIMIT, needs_arrays, parse_architecture
+from lstm_swap.formats.checking import CONFIG_LIMIT, parse_architecture
+from lstm_swap.formats.hdf5 import needs_arrays
 from lstm_swap.formats.model_file import Extra, ModelFile
 from lstm_swap.formats.order import layer_order
 
@@ -64,9 +65,10 @@ def _read(path: Path, folder: tempfile.TemporaryDirectory[str]) -> ModelFile:
     entry = parse_architecture(source.read(CONFIG), where, CONFIG)
     metadata: dict[str, Any] = {}
     if METADATA in source.names:
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             metadata = json.loads(source.read(METADATA))
     version = metadata.get("keras_version") if isinstance(metadata, dict) else None
+    version = version if isinstance(version, str) else None
     if WEIGHTS not in source.names:
         raise UnreadableModelError(f"{where}: no {WEIGHTS} inside: the weights are missing")
     target = Path(folder.name) / WEIGHTS
@@ -74,7 +76,8 @@ def _read(path: Path, folder: tempfile.TemporaryDirectory[str]) -> ModelFile:
     try:
         file = h5.open_file(target)
     except UnreadableModelError as problem:
-        raise UnreadableModelError(f"{where}: the weights inside ({WEIGHTS}) are damaged: {problem}") from None
+        reason = str(problem).removeprefix(f"{target}: ")
+        raise UnreadableModelError(f"{where}: the weights inside ({WEIGHTS}) are damaged: {reason}") from None
 
     def close() -> None:
         file.close()
@@ -91,16 +94,27 @@ def _read(path: Path, folder: tempfile.TemporaryDirectory[str]) -> ModelFile:
         file.close()
         raise
     model.training_config = entry.get("compile_config")
-    model.extras = [
-        Extra(name, lambda name=name: source.read(name))  # type: ignore[misc]
-        for name in source.names
-        if name not in (CONFIG, METADATA, WEIGHTS)
-    ]
-    if "optimizer/vars" in file:
-        group = file["optimizer/vars"]
-        keys = sorted(group, key=lambda k: int(k) if k.isdigit() else 1 << 30)
-        model.optimizer = [h5.get_array(group, k, f"{where}: optimizer") for k in keys]
+    for name in source.names:
+        if name in (CONFIG, METADATA, WEIGHTS):
+            continue
+        if name.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", name) or ":" in name:
+            model.warnings.append(f"the zip member {name!r} would land outside of its folder, and was left out")
+            continue
+        model.extras.append(Extra(name, lambda name=name: source.read(name)))  # type: ignore[misc]
+    _read_optimizer(model, file)
     return model
+
+
+def _read_optimizer(model: ModelFile, file: h5py.File) -> None:
+    """The optimizer's arrays; damaged ones are not worth failing for, and are left out with a word."""
+    if "optimizer/vars" not in file:
+        return
+    try:
+        group = h5.get_group(file, "optimizer/vars", model.path.name)
+        keys = sorted(group, key=lambda k: int(k) if k.isdigit() else 1 << 30)
+        model.optimizer = [h5.get_array(group, k, "optimizer") for k in keys]
+    except UnreadableModelError as problem:
+        model.warnings.append(f"optimizer state dropped: {problem}")
 
 
 class _Zip:
@@ -131,7 +145,14 @@ class _Zip:
     def extract(self, name: str, target: Path) -> None:
         self._check(name)
         with self._broken(name), self.zip.open(name) as src, open(target, "wb") as dst:
-            shutil.copyfileobj(src, dst, 1 << 22)
+            while piece := src.read(1 << 22):
+                try:
+                    dst.write(piece)
+                except OSError as problem:
+                    raise UnreadableModelError(
+                        f"{self.where}: {name} inside cannot be unpacked into {target.parent.parent} "
+                        f"({problem.strerror}); TMPDIR names another folder"
+                    ) from None
 
     @contextlib.contextmanager
     def _broken(self, name: str) -> Iterator[None]:
@@ -222,8 +243,12 @@ def weight_paths(root: Node) -> Iterator[tuple[Node, str]]:
                 stack.append((child, f"{path}/{child.role}"))
 
 
+#: Classes that Keras exports under another name than their own.
+_PYTHON_CLASS = {"GroupQueryAttention": "GroupedQueryAttention"}
+
+
 def _numbered(node: Node, used: dict[str, int]) -> str:
-    name = snake_case(model_class(node) if node.is_model else node.class_name)
+    name = snake_case(model_class(node) if node.is_model else _PYTHON_CLASS.get(node.class_name, node.class_name))
     used[name] = used.get(name, -1) + 1
     return f"{name}_{used[name]}" if used[name] else name
 

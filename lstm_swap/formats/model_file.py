@@ -52,6 +52,7 @@ class ModelFile:
     extras: list[Extra] = field(default_factory=list)
     theano: bool = False
     warnings: list[str] = field(default_factory=list)
+    weights_path: Path | None = None  # where the arrays come from, if that is another file (--weights)
     close: Callable[[], None] = lambda: None
     store: Any = None  # the container's own handle, for editing a copy in place
 

@@ -20,22 +20,7 @@ def layer_order(model: Node) -> list[Node]:
     config = model.config
     if model.class_name == "Sequential" or "output_layers" not in config:
         return list(model.children)
-    calls: dict[Key, list[Key]] = {}
-    offset: dict[str, int] = {}
-    for child in model.children:
-        entry = child.entry
-        name = str(entry.get("name") or entry_name(entry))
-        nodes = entry.get("inbound_nodes") or []
-        # A model's own graph is its call 0 in files of Keras 2, and numbering starts at 1 there.
-        offset[name] = 0
-        if not nodes:
-            calls[(name, 0)] = []
-        for i, node in enumerate(nodes):
-            calls[(name, i)] = [(str(t[0]), int(t[1])) for t in call_inputs(node)]
-    for name, lowest in _lowest_index(calls, config).items():
-        offset[name] = lowest
-    fixed = {key: [_known(k, calls, offset) for k in inputs] for key, inputs in calls.items()}
-    outputs = [_known((str(t[0]), int(t[1])), calls, offset) for t in references(config["output_layers"])]
+    fixed, outputs = call_graph(model)
     depth, index = _map_graph(fixed, outputs)
     for t in references(config.get("input_layers", [])):
         if str(t[0]) not in depth:  # an input that nothing uses
@@ -47,11 +32,53 @@ def layer_order(model: Node) -> list[Node]:
     return [by_name[n] for n in ordered] + left
 
 
+def call_graph(model: Node) -> tuple[dict[Key, list[Key]], list[Key]]:
+    """What each call of a layer takes, and the outputs: keys (layer name, number of the call)."""
+    config = model.config
+    calls: dict[Key, list[Key]] = {}
+    offset: dict[str, int] = {}
+    for child in model.children:
+        entry = child.entry
+        name = str(entry.get("name") or entry_name(entry))
+        nodes = entry.get("inbound_nodes") or []
+        # A model's own graph is its call 0 in files of Keras 2, and numbering starts at 1 there.
+        offset[name] = 0
+        if not nodes:
+            calls[(name, 0)] = []
+        for i, node in enumerate(nodes):
+            calls[(name, i)] = [(str(t[0]), t[1]) for t in call_inputs(node)]
+    for name, lowest in _lowest_index(calls, config).items():
+        offset[name] = lowest
+    fixed = {key: [_known(k, calls, offset) for k in inputs] for key, inputs in calls.items()}
+    outputs = [_known((str(t[0]), t[1]), calls, offset) for t in references(config["output_layers"])]
+    return fixed, outputs
+
+
+def has_cycle(calls: dict[Key, list[Key]]) -> str | None:
+    """The name of a layer whose call needs its own result; None for a graph that can be computed."""
+    done: set[Key] = set()
+    for start in calls:
+        stack, entered = [(start, iter(calls[start]))], {start}
+        while start not in done:
+            key, inputs = stack[-1]
+            following = next((k for k in inputs if k in calls and k not in done), None)
+            if following is None:
+                done.add(key)
+                entered.discard(key)
+                stack.pop()
+            elif following in entered:
+                return following[0]
+            else:
+                entered.add(following)
+                stack.append((following, iter(calls[following])))
+    return None
+
+
 def _lowest_index(calls: dict[Key, list[Key]], config: dict[str, Any]) -> dict[str, int]:
     """The smallest call number by which each layer is referred to, where that call does not exist as such."""
     used: dict[str, set[int]] = {}
     refs = [key for inputs in calls.values() for key in inputs]
-    refs += [(str(t[0]), int(t[1])) for t in references(config["output_layers"])]
+    refs += [(str(t[0]), t[1]) for t in references(config["output_layers"])]
     for name, i in refs:
         used.setdefault(name, set()).add(i)
     return {n: min(s) for n, s in used.items() if any((n, i) not in calls for i in s)}

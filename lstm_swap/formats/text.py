@@ -14,7 +14,7 @@ import yaml
 
 from lstm_swap.architecture import build_tree
 from lstm_swap.errors import UnreadableModelError
-from lstm_swap.formats.hdf5 import CONFIG_LIMIT, check_architecture, parse_architecture
+from lstm_swap.formats.checking import CONFIG_LIMIT, check_architecture, parse_architecture
 from lstm_swap.formats.model_file import ModelFile
 
 #: More values than this in one architecture are an attack (aliases that multiply), not a model.
@@ -36,7 +36,11 @@ def _string(loader: _Loader, node: yaml.Node) -> str:
 
 
 def _integer(loader: _Loader, node: yaml.Node) -> int:
-    return int(str(loader.construct_scalar(node)).rstrip("L"))  # type: ignore[arg-type]
+    value = str(loader.construct_scalar(node))  # type: ignore[arg-type]
+    try:
+        return int(value.rstrip("L"))
+    except ValueError:
+        raise yaml.constructor.ConstructorError(None, None, f"no whole number: {value!r}", node.start_mark) from None
 
 
 _Loader.add_constructor(_PREFIX + "tuple", _sequence)
@@ -104,7 +108,16 @@ def _yaml(data: bytes, where: str) -> Any:
         document = yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of SafeLoader
         if _expanded_size(document, {}) > EXPANDED_LIMIT:
             raise UnreadableModelError(f"{where}: the YAML repeats itself through aliases without end; refused")
-        return document
+        if not isinstance(document, dict | list):
+            raise UnreadableModelError(
+                f"{where}: a text, not a model: neither HDF5 nor a .keras zip nor an architecture in JSON or YAML "
+                f"(it begins with {text[:40]!r})"
+            )
+        return json.loads(json.dumps(document))  # what aliases share becomes separate: entries are edited in place
+    except (TypeError, ValueError) as problem:
+        if isinstance(problem, UnreadableModelError):
+            raise
+        raise UnreadableModelError(f"{where}: the YAML holds a value that JSON has not ({problem})") from None
     except yaml.constructor.ConstructorError as problem:
         raise UnreadableModelError(
             f"{where}: the YAML holds a tag that would run Python code ({problem.problem}); it was not followed. "

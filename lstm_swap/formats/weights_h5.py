@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import h5py
-
 from lstm_swap.architecture import Array, Node
 from lstm_swap.formats import h5
 from lstm_swap.formats.guess import guess_at
@@ -54,7 +52,7 @@ def read(path: Path) -> ModelFile:
 def write(model: ModelFile, out: Path, materialize: Materialize) -> None:
     """A copy in which the arrays of the edited layers are replaced."""
     copy_file(model.path, out)
-    with h5py.File(out, "r+") as file:
+    with h5.writing(out, "r+") as file:
         for node in model.root.walk():
             if not node.edits:
                 continue

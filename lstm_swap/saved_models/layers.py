@@ -20,6 +20,9 @@ from lstm_swap.saved_models.metadata import Metadata, read_metadata
 from lstm_swap.saved_models.reading import read_graph
 
 _LAYER = re.compile(r"layer-(\d+)$")
+#: Objects that may hold layers and variables, and children that hold other things.
+_HOLDERS = ("_tf_keras", "trackable_list_wrapper", "trackable_dict_wrapper")
+_NO_LAYERS = {"optimizer", "keras_api", "signatures"}
 
 
 @dataclass
@@ -129,26 +132,43 @@ class _Objects:
         """The object's variables in Keras's order, those of inner layers included."""
         found = self._known.get(number)
         if found is None:
-            listed = self.child(number, "variables")
-            if listed is None:
-                api = self.child(number, "keras_api")
-                listed = None if api is None else self.child(api, "variables")
-            holder = self._nodes[number if listed is None else listed]
-            members = sorted(holder.children, key=lambda c: int(c.local_name)) if _is_list(holder) else holder.children
-            numbers = [int(c.node_id) for c in members if 0 <= c.node_id < len(self._nodes)]
-            found = [n for n in dict.fromkeys(numbers) if self._nodes[n].WhichOneof("kind") == "variable"]
-            self._known[number] = found
+            found = self._known[number] = self._listed(number) or self._collected(number)
         return found
+
+    def _listed(self, number: int) -> list[int]:
+        """The list that Keras keeps beside the functions of a layer."""
+        holder = self.child(number, "variables")
+        if holder is None or not all(child.local_name.isdecimal() for child in self._nodes[holder].children):
+            return []
+        members = sorted(self._nodes[holder].children, key=lambda child: int(child.local_name))
+        numbers = [int(child.node_id) for child in members if 0 <= child.node_id < len(self._nodes)]
+        return [n for n in dict.fromkeys(numbers) if self._nodes[n].WhichOneof("kind") == "variable"]
+
+    def _collected(self, number: int) -> list[int]:
+        """Without that list, as after `model.save(save_traces=False)`: by attributes in the order of their making, inner
+        layers in their places, and then, as in `layer.weights`, the trainable ones first.
+        """
+        found: list[int] = []
+        seen: set[int] = set()
+        stack = [number]
+        while stack:
+            current = stack.pop()
+            if current in seen or not 0 <= current < len(self._nodes):
+                continue
+            seen.add(current)
+            node = self._nodes[current]
+            kind = node.WhichOneof("kind")
+            if kind == "variable":
+                found.append(current)
+            elif kind == "user_object" and node.user_object.identifier.startswith(_HOLDERS):
+                stack.extend(child.node_id for child in reversed(node.children) if child.local_name not in _NO_LAYERS)
+        return sorted(found, key=lambda n: not self._nodes[n].variable.trainable)
 
     def array(self, number: int) -> Array:
         key = self._keys.get(number)
         if key is None:
             raise UnreadableModelError(f"{self._folder}: the variable {self.name(number)!r} is not in the checkpoint")
         return self._checkpoint.array(key, self.name(number))
-
-
-def _is_list(node: Any) -> bool:
-    return all(child.local_name.isdecimal() and child.local_name.isascii() for child in node.children)
 
 
 def recover_arrays(path: str | Path) -> dict[str, list[Array]]:

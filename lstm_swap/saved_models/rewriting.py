@@ -28,7 +28,7 @@ from lstm_swap.saved_models.summary import CudnnNode, find_cudnn_nodes
 
 #: Files that describe the graph as it was; the fingerprint is computed anew.
 _GRAPH_FILES = {"saved_model.pb", "saved_model.pbtxt", "fingerprint.pb"}
-#: Links to folders are followed this deep at most.
+#: A SavedModel has two levels of folders.
 _FOLDER_DEPTH = 16
 
 
@@ -98,7 +98,7 @@ def rewrite(
         UsageError: another word for `to`, or a folder that is there already.
     """
     source, out = Path(path), Path(out_dir_temp)
-    check_output(out, to)
+    check_output(source, out, to)
     graph = read_graph(source)
     result = RewriteResult(source, out, to)
     for meta_graph in graph.meta_graphs:
@@ -119,12 +119,14 @@ def rewrite(
     return result
 
 
-def check_output(out: Path, to: str) -> None:
-    """Raises UsageError for a folder that is there already, and for another word than `standard` or `auto`."""
+def check_output(source: Path, out: Path, to: str) -> None:
+    """Raises UsageError for a folder that is there already or lies in the model, and for an unknown `to`."""
     if to not in {"standard", "auto"}:
         raise UsageError(f"to={to!r}: a SavedModel can be rewritten to 'standard' or 'auto'")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out}: exists already")
+    if source.resolve() in (out.resolve(), *out.resolve().parents):
+        raise UsageError(f"{out}: lies inside the model that is read")
 
 
 class _Rewriter:
@@ -315,7 +317,7 @@ def _specs(types: Sequence[str], shapes: Sequence[Shape]) -> list[Any]:
 
 
 def _copy_folder(source: Path, out: Path, depth: int = 0) -> None:
-    """Copy regular files and folders, following links as a model cache has them; anything else is an error."""
+    """Copy regular files and folders. Links to files, as a model cache has them, become files; all else is an error."""
     if depth > _FOLDER_DEPTH:
         raise UnreadableModelError(f"{source}: folders nested more than {_FOLDER_DEPTH} deep")
     try:
@@ -324,12 +326,12 @@ def _copy_folder(source: Path, out: Path, depth: int = 0) -> None:
             if depth == 0 and name in _GRAPH_FILES:
                 continue
             mode = (source / name).stat().st_mode
-            if stat.S_ISDIR(mode):
+            if stat.S_ISDIR(mode) and not (source / name).is_symlink():  # which could lead round in a circle
                 _copy_folder(source / name, out / name, depth + 1)
             elif stat.S_ISREG(mode):
                 shutil.copyfile(source / name, out / name)
             else:
-                raise UnreadableModelError(f"{source / name}: neither a file nor a folder")
+                raise UnreadableModelError(f"{source / name}: neither a file nor a folder of its own, cannot be copied")
     except OSError as problem:
         raise UnreadableModelError(f"{source}: cannot be copied ({problem})") from None
 

@@ -37,11 +37,12 @@ def check_constants(calls: CallGraph, path: Path) -> None:
 
 
 class Shapes:
-    """Shape inference in one meta graph."""
+    """Shape inference in one meta graph, as it is when it is first asked."""
 
     def __init__(self, calls: CallGraph, path: Path) -> None:
         self._calls = calls
         self._path = path
+        self._outer: Any = None
 
     def of_inputs(self, function: str, nodes: Sequence[str]) -> dict[str, list[Shape]]:
         """The shapes of the inputs of `nodes`, all in one function (or the main graph).
@@ -89,10 +90,12 @@ class Shapes:
         import tensorflow as tf
         from tensorflow.python.framework import function_def_to_graph
 
-        source = self._calls.meta_graph.graph_def
-        outer = tf.Graph()
-        with outer.as_default():
-            tf.import_graph_def(tf.compat.v1.GraphDef(versions=source.versions, library=source.library), name="")
+        if self._outer is None:
+            source = self._calls.meta_graph.graph_def
+            self._outer = tf.Graph()
+            with self._outer.as_default():
+                tf.import_graph_def(tf.compat.v1.GraphDef(versions=source.versions, library=source.library), name="")
+        with self._outer.as_default():
             return function_def_to_graph.function_def_to_graph(_ancestors(self._calls.functions[function], targets))
 
 

@@ -42,7 +42,9 @@ def rewrite_apart(
         Those of `rewriting.rewrite`.
         UnreadableModelError: also where TensorFlow crashed, or did not end in `seconds`.
     """
-    check_output(Path(out_dir_temp), to)
+    check_output(Path(path), Path(out_dir_temp), to)
+    if not sys.executable:  # Python embedded in another program
+        return rewrite(path, out_dir_temp, to=to, run_signatures=run_signatures)
     there = Path(out_dir_temp).exists()
     request = {"path": os.fspath(path), "out": os.fspath(out_dir_temp), "to": to, "run_signatures": run_signatures}
     root = str(Path(__file__).resolve().parents[2])
