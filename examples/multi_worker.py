@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 
-WORKERS, STEPS, ROWS = 2, 20, 32
+WORKERS, STEPS, ROWS = 2, 10, 32
 SECONDS = 180  # no worker runs longer
 
 

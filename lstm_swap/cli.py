@@ -117,7 +117,10 @@ def _write_page(file: Path, page: str) -> None:
 @main.command()
 @click.argument("models", nargs=-1, required=True, type=click.Path(readable=False), metavar="MODEL...")
 @click.option(
-    "-o", "--output", type=click.Path(readable=False), help="Where to write (one MODEL only). The suffix picks the container."
+    "-o",
+    "--output",
+    type=click.Path(readable=False),
+    help="Where to write, of one MODEL. The suffix picks the container.",
 )
 @_to
 @click.option(

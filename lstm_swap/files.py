@@ -16,6 +16,7 @@ from lstm_swap.errors import IneligibleLayerError, UnreadableModelError, Unsuppo
 from lstm_swap.formats import ModelFile
 from lstm_swap.formats.catalogue import variables
 from lstm_swap.formats.checking import untrusted
+from lstm_swap.normalization import state_statistics
 from lstm_swap.output import default_output, write_safely
 from lstm_swap.planning import Plan, make_plan, recurrent_layers
 from lstm_swap.proof import Ahead, Prover
@@ -239,6 +240,8 @@ def _rewrite(
     prover.dialect, prover.version = dialect, model.keras_version
     if container != model.container:
         report.warnings += _losses(model, container)
+    if container == "hdf5" and dialect == "keras3":
+        report.changes += state_statistics(model.root)
     edited = [node for node in model.root.walk() if node.edits]
     if model.entry is None:
         report.warnings += _weights_only_notes(model)

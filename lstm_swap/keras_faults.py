@@ -48,6 +48,7 @@ class Fault:
         touches: does it touch this layer?
         message: what happens.
         source: where it can be looked up.
+        remedy: what helps, beside fused layers.
     """
 
     code: str
@@ -57,6 +58,7 @@ class Fault:
     touches: Callable[[Place], bool]
     message: str
     source: str
+    remedy: str = "use_cudnn=False"
 
     def is_in(self, version: Version, backend: str) -> bool:
         return backend == self.backend and version >= self.first and (self.fixed is None or version < self.fixed)
@@ -114,8 +116,9 @@ FAULTS: tuple[Fault, ...] = (
         (3, 0),
         (3, 12),
         _says_no,
-        "forgets use_cudnn inside Bidirectional: if you gave False, it runs on cuDNN all the same",
+        "has forgotten use_cudnn inside Bidirectional: if you gave False, it runs on cuDNN all the same",
         "keras issue 21533",
+        "use_cudnn=False set on forward_layer and backward_layer",
     ),
     Fault(
         "any padding but on the right",
@@ -167,5 +170,5 @@ def faults(
             if fault.touches(place):
                 yield (
                     f"{decision.path}: on a GPU this {decision.to_class} of Keras {version} ({backend}) "
-                    f"{fault.message} ({fault.source}); fused layers and use_cudnn=False avoid that"
+                    f"{fault.message} ({fault.source}); what helps: a fused layer, or {fault.remedy}"
                 )

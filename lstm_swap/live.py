@@ -186,6 +186,7 @@ def _announce(name: str, made: Plan) -> None:
 
 def _rebuild(model: Any, tree: LiveTree, made: Plan, use_cudnn: Callable[[Any], Any]) -> Any:
     """Clone a model as planned, and give the clone everything that the original knows."""
+    model_class = require_keras().Model
     cloner = Cloner(tree, use_cudnn)
     for decision in made.decisions:
         if decision.to_class != decision.settings.class_name:
@@ -194,15 +195,10 @@ def _rebuild(model: Any, tree: LiveTree, made: Plan, use_cudnn: Callable[[Any], 
         new = cloner.clone(model)
         cloner.finish(model)
         links = carry_over(cloner, model)
-        for old_inner, new_inner in list(cloner.pairs.values()):
-            if isinstance(old_inner, type_of_model()):
+        for old_inner, new_inner in cloner.pairs.values():
+            if isinstance(old_inner, model_class):
                 carry_compilation(old_inner, new_inner, links)
     return new
-
-
-def type_of_model() -> type[Any]:
-    found: type[Any] = require_keras().Model
-    return found
 
 
 @contextlib.contextmanager

@@ -36,6 +36,7 @@ class Cloner:
         self.pairs: dict[int, tuple[Any, Any]] = {}
         self._use_cudnn = use_cudnn
         self._operations: dict[int, tuple[Any, Any]] = {}
+        self._postponed: list[tuple[Any, str, Any]] = []
         self._paths = {id(layer): node_path(tree, key) for key, layer in tree.layers.items()}
         self._changed: dict[int, bool] = {}
 
@@ -72,7 +73,19 @@ class Cloner:
             new.use_cudnn = self._use_cudnn(layer)
             if new.use_cudnn is False:
                 new.supports_jit = True  # the standard loop compiles
+        self._postpone_initializers(new)
         return new
+
+    def _postpone_initializers(self, new: Any) -> None:
+        """Zeros for now: an orthogonal matrix takes most of the time that it takes to build a layer."""
+        import keras
+
+        for holder in (new, getattr(new, "cell", new)):
+            if not new.built and isinstance(holder, keras.layers.Layer) and "recurrent_initializer" in vars(holder):
+                for name in ("kernel_initializer", "recurrent_initializer"):
+                    self._postponed.append((holder, name, getattr(holder, name)))
+                    setattr(holder, name, keras.initializers.Zeros())
+                return
 
     def _swapped(self, layer: Any) -> Any:
         """The layer's computation in another class, with the very initializers, regularizers and constraints."""
@@ -165,8 +178,6 @@ class Cloner:
 
     def _exchange(self, layer: Any, new: Any) -> None:
         """Pair the layers that hang on both; put a clone wherever the copy made by `from_config` will not do."""
-        import keras
-
         there = dict(places(new))
         for place, inner in places(layer):
             current = there.get(place)
@@ -176,15 +187,21 @@ class Cloner:
             if known is not None:
                 if current is not known[1]:
                     replace(new, place, current, known[1])
-            elif type(current) is not type(inner) or isinstance(inner, keras.Model) or self._changes(inner):
+            elif current is inner or not self._will_do(inner, current):
                 replace(new, place, current, self.clone(inner))
             else:
                 current.name = inner.name  # an __init__ that gives no names gets new ones from Keras
                 self._pair(inner, current)
                 self._exchange(inner, current)
 
+    def _will_do(self, layer: Any, copy: Any) -> bool:
+        """Is the copy that its owner's `from_config` made as good as a clone?"""
+        import keras
+
+        return type(copy) is type(layer) and not isinstance(layer, keras.Model) and not self._changes(layer)
+
     def _changes(self, layer: Any) -> bool:
-        """Is there something in this layer that a copy made by its owner's `from_config` would not have?"""
+        """Is there something in this layer that such a copy would not have?"""
         if id(layer) not in self._changed:
             self._changed[id(layer)] = any(id(inner) in self.swaps or users_functions(inner) for inner in walk(layer))
         return self._changed[id(layer)]
@@ -195,6 +212,8 @@ class Cloner:
         """Build what the graphs have not built: layers of subclassed models, in the shapes of the originals."""
         with quiet():
             self._build(model, set())
+        for holder, name, initializer in reversed(self._postponed):
+            setattr(holder, name, initializer)
 
     def _build(self, layer: Any, seen: set[int]) -> None:
         if id(layer) in seen:

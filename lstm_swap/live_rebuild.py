@@ -27,15 +27,23 @@ def rebuilt(thing: Any) -> Any:
     with objects_at_hand(thing):
         live = {key: value for key in thing.get_config() if _is_function(value := getattr(thing, key, None))}
         try:
-            new = cls.from_config({**thing.get_config(), **live})
+            new = cls.from_config({**_unbuilt(thing.get_config()), **live})
         except (TypeError, ValueError):
             if not live:
                 raise
-            new = cls.from_config(thing.get_config())  # a from_config that wants functions in writing
+            new = cls.from_config(_unbuilt(thing.get_config()))  # a from_config that wants functions in writing
     for name, value in users_functions(thing).items():
         if callable(vars(new).get(name)):
             setattr(new, name, value)
     return new
+
+
+def _unbuilt(config: Any) -> Any:
+    """A config in which no layer says in which shape it was built: most of those would be built for nothing."""
+    if isinstance(config, dict):
+        entry = "class_name" in config and "config" in config
+        return {key: _unbuilt(value) for key, value in config.items() if not (entry and key == "build_config")}
+    return [_unbuilt(item) for item in config] if isinstance(config, list) else config
 
 
 def describes_itself(thing: Any) -> bool:

@@ -7,6 +7,7 @@ and the two layers' arrays are then compared as functions by `proof`, as they ar
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -106,7 +107,7 @@ def _swapped(decision: Decision, layer: Any, new: Any) -> dict[int, Link]:
 
 def _prove(decision: Decision, config: dict[str, Any], before: Arrays, after: Arrays) -> float | None:
     """The largest difference of old and new arrays as functions, by the NumPy reference in float64."""
-    if not all(np.isfinite(array.astype(np.float64)).all() for array in before):
+    if not all(np.isfinite(array).all() for array in before):
         LOG.warning("%s: NaN or infinite weights (a diverged training?): moved, and nothing proved", decision.path)
         return None
     prover = Prover(decision.path)
@@ -136,7 +137,21 @@ def _copied(layer: Any, new: Any) -> dict[int, Link]:
             links[id(variable)] = Link(target)
     for seed, target in zip(layer._seed_generators, new._seed_generators, strict=False):
         target.state.assign(to_numpy(seed.state))
+    _beyond_variables(layer, new)
     return links
+
+
+def _beyond_variables(layer: Any, new: Any) -> None:
+    """What a layer keeps elsewhere (words of a TextVectorization, mean of a Normalization), as a file would hold it."""
+    own = not str(type(layer).load_own_variables.__module__).startswith("keras.src.")
+    if own or hasattr(layer, "finalize_state"):
+        store: dict[str, Any] = {}
+        layer.save_own_variables(store)
+        new.load_own_variables(store)
+    if hasattr(layer, "save_assets") and hasattr(layer, "load_assets"):
+        with tempfile.TemporaryDirectory(prefix="lstm-swap-") as folder:
+            layer.save_assets(folder)
+            new.load_assets(folder)
 
 
 def _states(layer: Any, new: Any) -> None:

@@ -28,7 +28,8 @@ def default_name(path: Path, container: str, form: str) -> Path:
     wanted = _SUFFIX[container]
     if container == "architecture":
         return path.with_name(f"{path.stem}.{form}.h5")
-    for suffix in (".weights.h5", ".weights.hdf5", ".h5", ".hdf5", ".hdf", ".he5", ".keras"):
+    weights = (".weights.h5", ".weights.hdf5") if container in ("hdf5-weights", "weights.h5") else ()
+    for suffix in (*weights, ".h5", ".hdf5", ".hdf", ".he5", ".keras"):
         if name.lower().endswith(suffix) and (suffix == ".keras") == (wanted == ".keras"):
             return path.with_name(f"{name[: -len(suffix)]}.{form}{name[-len(suffix) :]}")
     for suffix in (".keras", ".model"):  # an HDF5 file under another name

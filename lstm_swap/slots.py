@@ -112,6 +112,12 @@ class Slots:
         """The optimizer arrays for the rewritten model, and what to say about it."""
         if container == "keras" and not (model.entry or {}).get("compile_config"):
             return [], [f"optimizer state dropped: its settings were not kept; {_AFRESH}"]
+        if container != "keras" and target == "keras3":
+            # keras/src/legacy/saving/legacy_h5_format.py builds the optimizer for no variables then, and training fails.
+            return [], [
+                "optimizer state dropped: from an HDF5 file with one Keras 3 cannot go on training at all; write .keras "
+                "to keep it"
+            ]
         if container != "keras" and model.training_config is None:
             return [], [f"optimizer state dropped: its settings were not kept; {_AFRESH}"]
         crossed = source != target and not (source == "keras1" and target == "keras2")
@@ -186,7 +192,7 @@ class Slots:
                 return [], [f"optimizer state dropped: its arrays match no weights; {_AFRESH}"]
             columns.append(column)
         first = self.arrays[0] if self.arrays and self.arrays[0].shape == () else None
-        steps = np.asarray(0 if first is None else first.read(), np.int64 if container != "keras" else np.int32)
+        steps = np.asarray(0 if first is None else first.read(), np.int32)
         head = [_held("", str(steps.dtype), steps)]
         rate = settings.get("learning_rate")
         if isinstance(rate, int | float):

@@ -170,12 +170,12 @@ def test_optimizer_slots_follow_their_weights(tfk: Any, save_tfk: Any, tmp_path:
 
 
 def test_a_lost_optimizer_is_said(tfk: Any, save_tfk: Any, load_keras: Any, tmp_path: Path) -> None:
-    """Another Keras orders the slots differently: they go, with a line that says so, and the file still compiles."""
+    """Keras 3 cannot train on from HDF5 with optimizer state: it goes, with a line, and the file still compiles."""
     model = tfk.Sequential([tfk.Input((5, 3)), tfk.layers.LSTM(4), tfk.layers.Dense(2)])
     model.compile(tfk.optimizers.legacy.Adam(0.01, decay=0.1), "mse", metrics=["mae"])
     model.fit(X, np.ones((2, 2)), verbose=0)
     report = lstm_swap.convert(save_tfk(model), tmp_path / "out.h5", to="standard")
-    assert any("optimizer state" in w for w in report.warnings)
+    assert any("optimizer state dropped" in w and ".keras" in w for w in report.warnings)
     import keras
 
     loaded = keras.saving.load_model(str(tmp_path / "out.h5"))

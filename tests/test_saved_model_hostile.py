@@ -182,6 +182,11 @@ def _wrong_constant(graph: Any) -> None:
     next(n for n in function.node_def if n.op == "Const").attr["value"].tensor.dtype = 10
 
 
+def _absurd_outputs(graph: Any) -> None:
+    node = _cudnn(graph)[0].node_def.add(name="many", op="Split")
+    node.attr["num_split"].i = (1 << 31) - 2
+
+
 def _unknown_mode(graph: Any) -> None:
     _cudnn(graph)[1].attr["rnn_mode"].s = b"transformer"
 
@@ -202,6 +207,7 @@ def _unknown_op(graph: Any) -> None:
     [
         (_absurd_constant, "constant of the shape"),
         (_wrong_constant, "constant of another type"),
+        (_absurd_outputs, "num_split=2,147,483,646"),
         (_unknown_mode, "transformer"),
         (_missing_function, "a function that it lacks: 'nowhere'"),
         (_unknown_op, "FillItWithSomething"),

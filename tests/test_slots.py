@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import lstm_swap
-from lstm_swap.formats import h5
 
 RNG = np.random.default_rng(3)
 X, Y = RNG.standard_normal((6, 5, 3)).astype("float32"), RNG.standard_normal((6, 2)).astype("float32")
@@ -88,7 +87,7 @@ def test_training_goes_on_in_keras_3(tfk: Any, keras: Any, save_tfk: Any, tmp_pa
     assert np.abs(np.subtract(_train(fresh), wanted)).max() > 10 * np.abs(np.subtract(got, wanted)).max() + 1e-5
 
 
-@pytest.mark.parametrize("suffixes", [(".keras", ".keras"), (".h5", ".keras"), (".keras", ".h5")])
+@pytest.mark.parametrize("suffixes", [(".keras", ".keras"), (".h5", ".keras"), (".keras", ".h5"), (".h5", ".h5")])
 @pytest.mark.parametrize("to", ["standard", "fused"])
 def test_keras_3_keeps_its_own(keras: Any, tmp_path: Path, suffixes: tuple[str, str], to: str) -> None:
     """Between the containers of Keras 3 compile settings and state stay; a re-laid kernel takes its slots along."""
@@ -100,18 +99,16 @@ def test_keras_3_keeps_its_own(keras: Any, tmp_path: Path, suffixes: tuple[str, 
     path, out = tmp_path / f"m{suffixes[0]}", tmp_path / f"out{suffixes[1]}"
     model.save(str(path))
     report = lstm_swap.convert(path, out, to=to)
-    assert not [w for w in report.warnings if "dropped" in w]
+    assert bool([w for w in report.warnings if "dropped" in w]) == (suffixes[1] == ".h5")
     wanted = _train(model)
     loaded = keras.saving.load_model(str(out))
-    assert int(loaded.optimizer.iterations) == STEPS
     if out.suffix == ".keras":
+        assert int(loaded.optimizer.iterations) == STEPS
         np.testing.assert_allclose(_train(loaded), wanted, rtol=1e-4)
-    else:  # Keras 3 itself builds no slots when it reads HDF5; the file has them in its order all the same
+    else:  # with optimizer_weights in an HDF5 file, even in its own, Keras 3 fails at the first step
         with h5py.File(out) as f:
-            names = h5.strings(f["optimizer_weights"], "weight_names")
-            shapes = [f["optimizer_weights"][n].shape for n in names]
-        assert len(shapes) == 2 + 2 * len(model.trainable_weights)
-        assert shapes[2::2] == shapes[3::2] == [tuple(w.shape) for w in loaded.trainable_weights]
+            assert "optimizer_weights" not in f
+        np.testing.assert_allclose(_train(loaded)[0], wanted[0], rtol=1e-4)
 
 
 def test_a_weight_that_is_scaled_loses_its_slots(tfk: Any, keras: Any, save_tfk: Any, tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ class _Objects:
         return [n for n in dict.fromkeys(numbers) if self._nodes[n].WhichOneof("kind") == "variable"]
 
     def _collected(self, number: int) -> list[int]:
-        """Without that list, as after `model.save(save_traces=False)`: by attributes in the order of their making, inner
+        """Without that list, as after `model.save(save_traces=False)`: attributes in the order of their making, inner
         layers in their places, and then, as in `layer.weights`, the trainable ones first.
         """
         found: list[int] = []

@@ -23,7 +23,7 @@ from lstm_swap.saved_models.node import RnnNode, Shape, describe
 from lstm_swap.saved_models.parameters import portable_parameter_op
 from lstm_swap.saved_models.portable import run_portable
 from lstm_swap.saved_models.reading import read_graph
-from lstm_swap.saved_models.shapes import Shapes, check_constants
+from lstm_swap.saved_models.shapes import Shapes, check_sizes
 from lstm_swap.saved_models.summary import CudnnNode, find_cudnn_nodes
 
 #: Files that describe the graph as it was; the fingerprint is computed anew.
@@ -145,7 +145,7 @@ class _Rewriter:
         running = [node for node in find_cudnn_nodes(self.calls) if node.reached_from]
         if not running:
             return
-        check_constants(self.calls, self.path)
+        check_sizes(self.calls, self.path)
         missing = self.calls.missing()
         if missing:
             raise UnreadableModelError(

@@ -16,24 +16,41 @@ from lstm_swap.saved_models.node import Shape
 CONSTANT_LIMIT = 1 << 31
 
 
-def check_constants(calls: CallGraph, path: Path) -> None:
-    """Refuse constants of absurd shapes, for which TensorFlow would take that much memory, and constants whose type is
-    not that of their node, at which it may abort.
+#: More outputs of one node than any op of TensorFlow is used with.
+OUTPUT_LIMIT = 1 << 16
+
+
+def check_sizes(calls: CallGraph, path: Path) -> None:
+    """Refuse what TensorFlow would take absurd memory or time to import, or abort at: constants of absurd shapes or of
+    another type than their node's, and nodes with millions of outputs.
 
     Raises:
         UnreadableModelError: naming the node.
     """
+    counts: dict[str, list[str]] = {}
     for function in (MAIN, *calls.functions):
         for node in calls.nodes(function):
             for value in node.attr.values():
                 kind = value.WhichOneof("value")
-                tensors = [value.tensor] if kind == "tensor" else value.list.tensor if kind == "list" else []
-                for tensor in tensors:
+                for tensor in [value.tensor] if kind == "tensor" else value.list.tensor if kind == "list" else []:
                     sizes = [dim.size for dim in tensor.tensor_shape.dim]
                     if math.prod(sizes) * 8 > CONSTANT_LIMIT or any(size < 0 for size in sizes):
                         raise UnreadableModelError(f"{path}: node {node.name!r} holds a constant of the shape {sizes}")
                     if node.op == "Const" and "dtype" in node.attr and node.attr["dtype"].type != tensor.dtype:
                         raise UnreadableModelError(f"{path}: node {node.name!r} holds a constant of another type")
+            if node.op not in counts:
+                counts[node.op] = _output_counts(node.op)
+            for name in counts[node.op]:
+                if name in node.attr and node.attr[name].i > OUTPUT_LIMIT:
+                    raise UnreadableModelError(f"{path}: node {node.name!r} with {name}={node.attr[name].i:,}")
+
+
+def _output_counts(op: str) -> list[str]:
+    """The attributes that say how many outputs a node of this op has."""
+    from tensorflow.python.framework import op_def_registry
+
+    known = op_def_registry.get(op)
+    return [] if known is None else [out.number_attr for out in known.output_arg if out.number_attr]
 
 
 class Shapes:
@@ -69,6 +86,7 @@ class Shapes:
             IndexError,
             RuntimeError,
             AttributeError,
+            MemoryError,
         ) as problem:
             place = f"function {function!r}" if function else "the main graph"
             reason = " ".join(str(problem).split())[:300]

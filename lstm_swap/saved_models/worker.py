@@ -21,7 +21,7 @@ from lstm_swap.saved_models.proof import SignatureRun
 from lstm_swap.saved_models.rewriting import RewriteResult, RewrittenNode, check_output, rewrite
 
 #: Longest time for a whole rewrite. Copying and proving a model of a gigabyte takes about a minute.
-SECONDS = 1800.0
+SECONDS = 900.0
 #: The share of the machine's memory that the process may take.
 MEMORY_SHARE = 0.75
 
