@@ -98,7 +98,7 @@ def reset_after(config: dict[str, Any], shapes: list[tuple[int, ...]]) -> bool:
 
 
 def problem(node: Node) -> str | None:
-    """What in the settings of this recurrent layer no Keras writes, as in "units='4' is no ..."; None if all is well."""
+    """What in a recurrent layer's settings no Keras writes, as in "units='4' is no ..."; None if all is well."""
     if layer_kind(node) == "other":
         return None  # a cell of the user's own may call its settings what it likes
     config = own_config(node)

@@ -113,9 +113,9 @@ class Slots:
         if container == "keras" and not (model.entry or {}).get("compile_config"):
             return [], [f"optimizer state dropped: its settings were not kept; {_AFRESH}"]
         if container != "keras" and target == "keras3":
-            # keras/src/legacy/saving/legacy_h5_format.py builds the optimizer for no variables then, and training fails.
+            # keras/src/legacy/saving/legacy_h5_format.py builds the optimizer for no variables; training fails then.
             return [], [
-                "optimizer state dropped: from an HDF5 file with one Keras 3 cannot go on training at all; write .keras "
+                "optimizer state dropped: from an HDF5 file that has one Keras 3 cannot train further; write .keras "
                 "to keep it"
             ]
         if container != "keras" and model.training_config is None:
