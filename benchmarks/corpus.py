@@ -25,8 +25,9 @@ ROWS = {
     "needs custom classes, the rest computes the same": lambda r: (
         r["status"] == "CONVERTED-NEEDS-CUSTOM" and r["equal"] is not False
     ),
-    "opens with other numbers, or cannot run": lambda r: r["status"] == "OPENS"
-    or (r["status"] == "CONVERTED-NEEDS-CUSTOM" and r["equal"] is False),
+    "opens with other numbers, or cannot run": lambda r: (
+        r["status"] == "OPENS" or (r["status"] == "CONVERTED-NEEDS-CUSTOM" and r["equal"] is False)
+    ),
     "does not open": lambda r: r["status"] == "FAIL",
 }
 

@@ -155,7 +155,9 @@ def main() -> None:
     options.out.parent.mkdir(exist_ok=True, parents=True)
     options.out.write_text(json.dumps(result, indent=1) + "\n")
     print(f"{result['machine']}; {', '.join(f'{k} {v}' for k, v in result['versions'].items())}\n")
-    print("| batch, time, features, units, layers, bidirectional | job | standard ms | keras ms | fused ms | keras / fused |")
+    print(
+        "| batch, time, features, units, layers, both ways | job | standard ms | keras ms | fused ms | keras / fused |"
+    )
     print("|---|---|---|---|---|---|")
     for row in rows:
         for job in ("predict", "train"):

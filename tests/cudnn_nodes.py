@@ -90,6 +90,10 @@ class Node:
         inputs = {k: v.astype(np.float64) for k, v in self.inputs().items()}
         if self.time_major:
             inputs = {name: array.transpose(1, 0, 2) for name, array in inputs.items()}
+        else:  # cuDNN reads the memory of (batch, stacked, units) as (stacked, batch, units)
+            for name in "hc":
+                batch, stacked, units = inputs[name].shape
+                inputs[name] = inputs[name].reshape(stacked, batch, units).transpose(1, 0, 2)
         lengths = LENGTHS if self.op == "CudnnRNNV3" else np.full(BATCH, TIME)
         output = np.zeros((BATCH, TIME, self.directions * UNITS))
         h, c = np.zeros_like(inputs["h"]), np.zeros_like(inputs["c"])
@@ -113,6 +117,8 @@ class Node:
         results = [output, h, c]
         if self.time_major:
             results = [array.transpose(1, 0, 2) for array in results]
+        else:
+            results[1:] = [array.transpose(1, 0, 2).reshape(array.shape) for array in results[1:]]
         return results if self.mode == "lstm" else [*results[:2], np.zeros(())]
 
     def keras_layer(self, backward: bool) -> Any:

@@ -141,7 +141,9 @@ def test_mixed_precision(policy: str) -> None:
     randomise(original)
     original.compile(keras.optimizers.Adam(0.01), "mse")
     fused = lstm_swap.optimize(original, "fused", strict=True)
-    losses = [m.fit(sequences(ROWS), Y, epochs=5, verbose=0, shuffle=False).history["loss"] for m in (original, fused)]
+    # Keras's own cuDNN path gives NaN when it trains in bfloat16: the gradient of the op is wrong there.
+    plain = lstm_swap.standardize(original, use_cudnn=False)
+    losses = [m.fit(sequences(ROWS), Y, epochs=5, verbose=0, shuffle=False).history["loss"] for m in (plain, fused)]
     assert np.isfinite(losses).all()
     np.testing.assert_allclose(losses[1], losses[0], rtol=5e-2)
 

@@ -82,9 +82,7 @@ def test_backward_half_first(tfk: Any, save_tfk: Any, load_keras: Any, tmp_path:
 
 
 @pytest.mark.parametrize("name", ["model.keras", "model.model", "model", "weights.bin"])
-def test_content_decides_not_the_name(
-    tfk: Any, save_tfk: Any, load_keras: Any, tmp_path: Path, name: str
-) -> None:
+def test_content_decides_not_the_name(tfk: Any, save_tfk: Any, load_keras: Any, tmp_path: Path, name: str) -> None:
     """An HDF5 file is read as one whatever it is called, and the default output says what it is."""
     model, path = _gpu_file(tfk, save_tfk, tmp_path, tfk.layers.GRU(4))
     odd = tmp_path / name

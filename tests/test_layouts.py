@@ -188,14 +188,14 @@ def test_fused_arrays_are_what_keras_gives_to_cudnn(tf_keras: Any, kind: str, mo
     import tensorflow as tf
     from tf_keras.src.layers.rnn import cudnn_gru, cudnn_lstm, gru, lstm
 
-    class Reached(Exception):
+    class ReachedError(Exception):
         pass
 
     seen: list[np.ndarray[Any, Any]] = []
 
     def capture(**kwargs: Any) -> None:
         seen.append(kwargs["params"].numpy())
-        raise Reached
+        raise ReachedError
 
     for module in (cudnn_gru, cudnn_lstm, gru, lstm):
         monkeypatch.setattr(module.tf.raw_ops, "CudnnRNN", capture)
@@ -206,15 +206,13 @@ def test_fused_arrays_are_what_keras_gives_to_cudnn(tf_keras: Any, kind: str, mo
     common = {"mask": None, "time_major": False, "go_backwards": False, "sequence_lengths": None}
     names = ("kernel", "recurrent_kernel", "bias")
     kwargs = {name: tf.constant(a) for name, a in zip(names, standard, strict=True)}
-    with pytest.raises(Reached):
-        if kind == "lstm":
-            lstm.gpu_lstm(x, h, h, **kwargs, **common, return_sequences=True)
-        else:
-            gru.gpu_gru(x, h, **kwargs, **common, return_sequences=True)
+    run, states = (lstm.gpu_lstm, (h, h)) if kind == "lstm" else (gru.gpu_gru, (h,))
+    with pytest.raises(ReachedError):
+        run(x, *states, **kwargs, **common, return_sequences=True)
     layer = cudnn_lstm.CuDNNLSTM(units) if kind == "lstm" else cudnn_gru.CuDNNGRU(units)
     layer.build((None, None, inputs))
     layer.set_weights([a.astype("float32") for a in layouts.swap(kind, standard, "standard", "cudnn")])
-    with pytest.raises(Reached):
+    with pytest.raises(ReachedError):
         layer._process_batch(x, [h, h])
     fused = layouts.swap(kind, standard, "standard", "fused")
     kernels = np.concatenate([fused[0].ravel(), fused[1].ravel()])

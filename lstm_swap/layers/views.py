@@ -72,7 +72,17 @@ def regularizer(view: View, standard: Callable[[Any], Any] | None) -> Callable[[
     """A penalty of the fused array that equals `standard`'s of the standard one. None stays None."""
     if standard is None:
         return None
-    return lambda array: standard(view.to_standard(array))
+    return _Penalty(view, standard)
+
+
+class _Penalty(keras.regularizers.Regularizer):  # type: ignore[misc]
+    """Keras 3.12 takes nothing else than a Regularizer; the layer's config states `standard`, not this."""
+
+    def __init__(self, view: View, standard: Callable[[Any], Any]) -> None:
+        self._view, self._standard = view, standard
+
+    def __call__(self, array: Any) -> Any:
+        return self._standard(self._view.to_standard(array))
 
 
 def constraint(view: View, standard: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:

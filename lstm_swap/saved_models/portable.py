@@ -10,6 +10,10 @@ cudnnRNNMode_t)::
     gru    r z n     r, z likewise    n = tanh(W_n x + bW_n + sigm(r) (R_n h + bR_n))   h' = (1 - sigm(z)) n + sigm(z) h
     rnn              h' = tanh or relu (W x + bW + R h + bR)
 
+In a batch-major node the states have the shape (batch, layers x directions, units), but TensorFlow hands their memory
+to cuDNN as it is, and cuDNN reads (layers x directions, batch, units) (tensorflow/core/kernels/cudnn_rnn_ops.cc
+`DoForwardImpl`; seen on an H200). So they are reshaped, not transposed; with one layer and direction it is the same.
+
 Steps past a row's length leave its states alone and give zeros; a backward direction starts at a row's last valid step.
 """
 
@@ -37,9 +41,9 @@ def run_portable(
     inner = tf.float32 if node.dtype in {"float16", "bfloat16"} else dtype
     x, input_h, params = (tf.cast(tensor, inner) for tensor in (x, input_h, params))
     states = [input_h] + ([tf.cast(input_c, inner)] if node.mode == "lstm" else [])
-    if not node.time_major:
-        x, *states = (tf.transpose(tensor, (1, 0, 2)) for tensor in (x, *states))
     stacked = node.layers * node.directions
+    if not node.time_major:
+        x, states = tf.transpose(x, (1, 0, 2)), [_as_cudnn_reads(state) for state in states]
     weights = _unpack(node, params, _size(states[0], 2), _size(x, 2))
     by_layer = list(zip(*(tf.unstack(state, num=stacked, axis=0) for state in states), strict=True))
     last: list[Sequence[Any]] = []
@@ -55,13 +59,23 @@ def run_portable(
         x = tf.concat(halves, axis=-1) if len(halves) > 1 else halves[0]
     states = [tf.stack(parts, axis=0) for parts in zip(*last, strict=True)]
     if not node.time_major:
-        x, *states = (tf.transpose(tensor, (1, 0, 2)) for tensor in (x, *states))
+        x, states = tf.transpose(x, (1, 0, 2)), [_as_cudnn_reads(state) for state in states]
     output_c = states[1] if node.mode == "lstm" else tf.zeros((), inner)
     results = [tf.cast(tensor, dtype) for tensor in (x, states[0], output_c)]
     results.append(tf.zeros((0,), dtype))
     if node.op != "CudnnRNN":
         results.append(tf.zeros((0,), tf.int8))
     return tuple(results)
+
+
+def _as_cudnn_reads(state: Any) -> Any:
+    """(a, b, units) as (b, a, units): the same memory under another shape, not a transpose."""
+    import tensorflow as tf
+
+    shape = tf.shape(state)
+    result = tf.reshape(state, tf.stack([shape[1], shape[0], shape[2]]))
+    result.set_shape((state.shape[1], state.shape[0], state.shape[2]))
+    return result
 
 
 def _unpack(node: RnnNode, params: Any, units: Any, features: Any) -> list[tuple[Any, Any, Any, Any]]:

@@ -57,7 +57,8 @@ def run_reference(
     if node.time_major:
         x = x.transpose(1, 0, 2)
     else:
-        states = [state.transpose(1, 0, 2) for state in states]
+        # The memory of (batch, layers x directions, units) is read as (layers x directions, batch, units).
+        states = [state.reshape(state.shape[1], state.shape[0], -1) for state in states]
     units = states[0].shape[2]
     batch, time = x.shape[:2]
     mask = np.arange(time)[None, :] < (np.full(batch, time) if lengths is None else np.asarray(lengths))[:, None]
@@ -85,7 +86,7 @@ def run_reference(
     if node.time_major:
         x = x.transpose(1, 0, 2)
     else:
-        stacked = [state.transpose(1, 0, 2) for state in stacked]
+        stacked = [state.reshape(state.shape[1], state.shape[0], -1) for state in stacked]
     return x, stacked[0], stacked[1] if node.mode == "lstm" else None
 
 

@@ -289,7 +289,11 @@ def auto(node: RnnNode) -> Callable[..., tuple[Any, ...]]:
 def _cudnn(
     node: RnnNode, x: Any, input_h: Any, input_c: Any, params: Any, lengths: Any | None = None
 ) -> tuple[Any, ...]:
-    """The cuDNN node itself, as CudnnRNNV3."""
+    """The cuDNN node itself, as CudnnRNNV3.
+
+    What it keeps for a gradient does not leave the branch: `host_reserved` lies in the host's memory, and a Case that
+    hands it on as if it were the GPU's ends the process (seen on an H200).
+    """
     import tensorflow as tf
 
     if lengths is None:
@@ -307,7 +311,8 @@ def _cudnn(
         is_training=node.is_training,
         time_major=node.time_major,
     )
-    return tuple(outputs)[: len(node.outputs)]
+    kept = (tf.zeros((0,), x.dtype), tf.zeros((0,), tf.int8))
+    return (*outputs[:3], *kept)[: len(node.outputs)]
 
 
 def _specs(types: Sequence[str], shapes: Sequence[Shape]) -> list[Any]:
