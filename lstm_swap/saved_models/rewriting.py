@@ -280,8 +280,15 @@ def auto(node: RnnNode) -> Callable[..., tuple[Any, ...]]:
     anywhere = tf.function(portable(node), autograph=False)
 
     def choose(*inputs: Any) -> tuple[Any, ...]:
-        branches = {"CPU": lambda: anywhere(*inputs), "GPU": lambda: _cudnn(node, *inputs)}
-        return tuple(tf.__internal__.execute_fn_for_device(branches, lambda: anywhere(*inputs)))
+        # int32 lies in the host's memory within a function and in the GPU's at a Case's door, and a length that is
+        # looked for in the wrong one ends the process (seen on an H200): lengths pass as floats, exact to 2 ** 24.
+        passed = [tf.cast(t, tf.float32) if t.dtype == tf.int32 else t for t in inputs]
+
+        def given() -> list[Any]:
+            return [tf.cast(p, tf.int32) if t.dtype == tf.int32 else p for t, p in zip(inputs, passed, strict=True)]
+
+        branches = {"CPU": lambda: anywhere(*given()), "GPU": lambda: _cudnn(node, *given())}
+        return tuple(tf.__internal__.execute_fn_for_device(branches, lambda: anywhere(*given())))
 
     return choose
 
