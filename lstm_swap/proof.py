@@ -33,8 +33,9 @@ TOLERANCE = 1e-6
 BATCH, STEPS = 2, 4
 LARGE = 1 << 20  # numbers
 
-#: A layer of fewer numbers than this is prepared while the one before it is written (memory, for the others).
+#: Layers of fewer numbers than this are prepared while the one before them is written (memory, for the others).
 AHEAD = 12 << 20
+WORKERS = 2
 
 
 def recurrence(found: Settings, config: dict[str, Any], arrays: int, dialect: str) -> Recurrence:
@@ -158,10 +159,8 @@ class Prover:
             count = 2 if old.kind == "lstm" else 1
             h = [rng.standard_normal((BATCH, old.units)) * _moderate(arrays[1]) for _ in range(count)]
             options["initial_state"] = h
-        with ThreadPoolExecutor(1) as other:  # NumPy computes outside the interpreter's lock
-            later = other.submit(forward, new, values, x, **options)
-            out_a, states_a = forward(old, arrays, x, **options)
-            out_b, states_b = later.result()
+        out_a, states_a = forward(old, arrays, x, **options)
+        out_b, states_b = forward(new, values, x, **options)
         worst = 0.0
         for a, b in zip([out_a, *states_a], [out_b, *states_b], strict=True):
             scale = max(1.0, float(np.abs(a).max(initial=0.0)))
@@ -190,15 +189,16 @@ def input_shape(spec: Recurrence, arrays: Arrays) -> tuple[int, ...]:
 
 
 class Ahead:
-    """Materializes the next layer while the writer is busy with the last one.
+    """Materializes the next layers while the writer is busy with the last one.
 
     Call it with the nodes in any order; those that come as `nodes` lists them are ready when they are asked for.
+    NumPy computes outside the interpreter's lock, so the layers of one file keep several cores busy.
     """
 
     def __init__(self, prover: Prover, nodes: Sequence[Node], progress: Callable[[int, int], None] | None) -> None:
         self.prover, self.nodes, self.progress = prover, list(nodes), progress
         self.places = {id(node): i for i, node in enumerate(self.nodes)}
-        self.pool = ThreadPoolExecutor(1)
+        self.pool = ThreadPoolExecutor(WORKERS)
         self.ready: dict[int, Future[Values]] = {}
         self.done = 0
 
@@ -206,9 +206,8 @@ class Ahead:
         future = self.ready.pop(id(node), None)
         values = self.prover.materialize(node) if future is None else future.result()
         following = self.places[id(node)] + 1
-        if following < len(self.nodes):
-            coming = self.nodes[following]
-            if sum(math.prod(a.shape) for a in coming.arrays) < AHEAD:
+        for coming in self.nodes[following : following + WORKERS]:
+            if id(coming) not in self.ready and sum(math.prod(a.shape) for a in coming.arrays) < AHEAD:
                 self.ready[id(coming)] = self.pool.submit(self.prover.materialize, coming)
         self.done += 1
         if self.progress is not None:

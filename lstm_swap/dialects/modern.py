@@ -46,6 +46,10 @@ OPERATIONS: dict[str, frozenset[str]] = {
 }
 
 
+#: Layers whose class has another name than the one under which `keras.layers` exports it.
+EXPORTED_AS = {"GroupedQueryAttention": "GroupQueryAttention"}
+
+
 def modernize(root: Node) -> list[Change]:
     """State the module of every built-in class of a Keras 3 architecture that lacks it, in place."""
     changes = []
@@ -66,6 +70,7 @@ def modernize(root: Node) -> list[Change]:
                 changes.append(Change(node.path, "module", None, module, "opens", message))
             elif ALIASES.get(name, name) in KERAS3_KEYS or name in ONLY_KERAS3:
                 module = "keras.layers"
+                entry["class_name"] = EXPORTED_AS.get(name, name)
         if module is not None:
             entry["module"] = module
             entry["registered_name"] = None
