@@ -17,7 +17,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import shutil
 import statistics
 import subprocess
 import sys
@@ -116,9 +115,6 @@ def main() -> None:
                 peak[title] = max(peak[title], mib)
                 out.unlink()
         size = model.stat().st_size
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()  # for the context manager to remove
-    base = statistics.median(rounds["cp + sync"])
     result = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
         "versions": {p: importlib.metadata.version(p) for p in ("lstm-swap", "h5py", "numpy", "tf_keras")}
@@ -143,7 +139,6 @@ def main() -> None:
     for row in result["rows"]:
         memory = row["peak_mib_beyond_interpreter"]
         print(f"| {row['job']} | {row['seconds']} | {row['times_cp']} | {'-' if memory is None else memory} |")
-    assert base > 0
 
 
 if __name__ == "__main__":

@@ -68,6 +68,7 @@ def _print(report: Report, as_json: bool) -> None:
 @click.version_option(__version__, prog_name="lstm-swap")
 def main() -> None:
     """Rewrite saved Keras LSTM and GRU models: GPU layers to plain ones and back, old files for today's Keras."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # where TensorFlow is needed, its chatter is not
     with suppress(ValueError):  # not in the main thread
         earlier = signal.signal(signal.SIGTERM, _terminated)
         click.get_current_context().call_on_close(lambda: signal.signal(signal.SIGTERM, earlier))
@@ -76,7 +77,6 @@ def main() -> None:
 def _terminated(*_: object) -> None:
     """End as by an exception, so that temporary files are removed."""
     raise SystemExit(128 + signal.SIGTERM)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # where TensorFlow is needed, its chatter is not
 
 
 _to = click.option(

@@ -22,7 +22,7 @@ from lstm_swap.planning import Plan, make_plan, recurrent_layers
 from lstm_swap.proof import Ahead, Prover
 from lstm_swap.report import Report
 from lstm_swap.rules import FORMS
-from lstm_swap.settings import problem, settings
+from lstm_swap.settings import all_arrays, problem, settings
 
 PathLike = str | os.PathLike[str]
 DIALECTS = ("keras3", "keras2")
@@ -107,7 +107,7 @@ def _judge_today(report: Report, model: ModelFile, changes: list[Change]) -> Non
 
 def _weights_only_notes(model: ModelFile) -> list[str]:
     notes = ["weights only: activations and gates cannot be known without the architecture"]
-    if model.dialect != "keras3" and any(d is not None for d in recurrent_layers(model.root)):
+    if model.dialect != "keras3" and any(recurrent_layers(model.root)):
         notes.append(
             "if the gates are hard_sigmoid, today's Keras computes other numbers from these weights: convert them "
             "together with their architecture (lstm-swap convert ARCHITECTURE.json --weights FILE)"
@@ -229,8 +229,7 @@ def _rewrite(
     stored = slots.Slots(model) if model.optimizer else None
     plan = make_plan(model.root, form, inference=inference, version=model.keras_version)
     for decision in plan.decisions:
-        count = len(decision.node.arrays or (cell.arrays if (cell := decision.node.child("cell")) else []))
-        prover.remember(decision.node, decision.settings, count, source_dialect)
+        prover.remember(decision.node, decision.settings, len(all_arrays(decision.node)), source_dialect)
     report.layers = plan.decisions
     if strict and plan.refused:
         raise IneligibleLayerError(_refusals(model, plan))
@@ -316,8 +315,7 @@ def _check_shapes(model: ModelFile, prover: Prover | None = None) -> None:
         if wrong:
             raise UnreadableModelError(f"{model.path.name}: layer {node.path!r} ({node.class_name}): {wrong}")
         found = settings(node, version=model.keras_version)
-        cell = node.child("cell")
-        prover.check_layer(node, found, cell.arrays if cell is not None else node.arrays)
+        prover.check_layer(node, found, all_arrays(node))
 
 
 def _unknown(model: ModelFile) -> list[str]:

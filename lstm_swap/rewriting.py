@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lstm_swap.architecture import Node, entry_name
+from lstm_swap.architecture import Node
 from lstm_swap.planning import Decision, Plan
 from lstm_swap.rules import FORM_OF_CLASS
 from lstm_swap.settings import own_config
@@ -139,7 +139,3 @@ def slots_of(node: Node, arrays: Arrays) -> Arrays | None:
             return None
         result = edit.slots(result)
     return result
-
-
-def name_of(node: Node) -> str:
-    return entry_name(node.entry)

@@ -10,7 +10,7 @@ from lstm_swap import saved_model
 from lstm_swap.architecture import Node, build_tree
 from lstm_swap.errors import UnreadableModelError, UsageError
 from lstm_swap.formats import ModelFile
-from lstm_swap.output import check_target, default_name, write_safely
+from lstm_swap.output import default_name, write_safely
 from lstm_swap.planning import Decision, make_plan
 from lstm_swap.report import Report
 from lstm_swap.rules import Settings
@@ -26,8 +26,15 @@ def inspect(path: Path, form: str) -> Report:
         UnreadableModelError, MissingDependencyError: see `saved_model.summarize`.
     """
     found = saved_model.summarize(path)
-    report = Report(str(path), "saved_model", found.keras_version, _dialect(found.keras_version), form)
+    report = _report(path, form, found)
     report.inspected = True
+    report.warnings += _without_architecture(found)
+    return report
+
+
+def _report(path: Path, form: str, found: saved_model.SavedModelSummary) -> Report:
+    """What `inspect` and `convert` both say of the input."""
+    report = Report(str(path), "saved_model", found.keras_version, _dialect(found.keras_version), form)
     report.needs_gpu = found.needs_gpu
     report.warnings += found.warnings
     for node in found.cudnn_nodes:
@@ -40,12 +47,17 @@ def inspect(path: Path, form: str) -> Report:
             report.warnings.append(
                 f"today's Keras does not load a SavedModel: lstm-swap convert {path} -o {path.name}.keras"
             )
-    else:
-        report.warnings.append(
-            "no Keras architecture inside: only the graph can be rewritten (to a SavedModel that runs anywhere); "
-            f"{len(found.variables)} variables can be read by name"
-        )
     return report
+
+
+def _without_architecture(found: saved_model.SavedModelSummary) -> list[str]:
+    """What can be had where Keras left no description of its layers."""
+    if found.architecture is not None:
+        return []
+    return [
+        "no Keras architecture inside: only the graph can be rewritten (to a SavedModel that runs anywhere); "
+        f"{len(found.variables)} variables can be read by name"
+    ]
 
 
 def convert(
@@ -79,20 +91,18 @@ def convert(
         raise UsageError(f"{path}: a SavedModel becomes another one with --to standard or auto, not {to}")
     if target.suffix and target.suffix[1:].isalpha() and target.suffix != f".{to}":
         raise UsageError(f"{target}: unknown suffix {target.suffix!r}; write .keras, .h5, or no suffix for a folder")
-    report = inspect(path, form)
-    report.inspected = False
+    found = saved_model.summarize(path)
+    report = _report(path, form, found)
     report.to = to
-    needed = [d for d in report.layers if d.to_class == PORTABLE]
-    report.layers = needed
     if dry_run:
+        report.layers = [d for d in report.layers if d.to_class == PORTABLE]
+        report.warnings += _without_architecture(found)
         return report
-    check_target(path, target, force)
     result: list[saved_model.RewriteResult] = []
     write_safely(path, target, force, lambda temporary: result.append(saved_model.rewrite(path, temporary, to=to)))
     report.layers = [_node(n.path, n.op, n.kind, n.units, "swap", n.max_error) for n in result[0].nodes]
     report.verified = True if report.layers else None
     report.output = str(target)
-    report.warnings = [w for w in report.warnings if "no Keras architecture" not in w]
     report.warnings += result[0].warnings
     return report
 
@@ -115,9 +125,7 @@ def open_keras_model(path: Path) -> ModelFile:
     for node in root.walk():
         node.arrays = list(found.arrays.get(node.path, []))
     version = found.keras_version
-    model = ModelFile(path, "saved_model", found.entry, root, version, "tensorflow", _dialect(version))
-    model.training_config = None
-    return model
+    return ModelFile(path, "saved_model", found.entry, root, version, "tensorflow", _dialect(version))
 
 
 def _dialect(version: str | None) -> str:

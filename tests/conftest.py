@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,21 @@ def load_keras(keras: Any) -> Callable[[Path], Any]:
         return keras.saving.load_model(str(path), compile=False, safe_mode=True)
 
     return load
+
+
+@pytest.fixture
+def full_precision() -> Iterator[None]:
+    """A GPU without TensorFloat-32, which rounds float32 products to ten bits, more than any tolerance allows."""
+    import tensorflow as tf
+
+    from lstm_swap.layers import kernels
+
+    if not kernels.cuda_gpu_visible():
+        pytest.skip("TensorFlow sees no NVIDIA GPU")
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    yield
+    tf.config.experimental.enable_tensor_float_32_execution(before)
 
 
 def randomise(model: Any, seed: int = 0) -> Any:

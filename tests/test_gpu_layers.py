@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,20 +36,9 @@ from tests.fused_grid import (
     mask_of,
 )
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("full_precision")]
 
 layers = keras.layers
-
-
-@pytest.fixture(autouse=True)
-def full_precision() -> Iterator[None]:
-    """TensorFloat-32 rounds float32 products to ten bits, more than any tolerance here allows."""
-    if not kernels.cuda_gpu_visible():
-        pytest.skip("TensorFlow sees no NVIDIA GPU")
-    before = tf.config.experimental.tensor_float_32_execution_enabled()
-    tf.config.experimental.enable_tensor_float_32_execution(False)
-    yield
-    tf.config.experimental.enable_tensor_float_32_execution(before)
 
 
 def sequences(dtype: str = "float32", rows: int = ROWS) -> tf.Tensor:

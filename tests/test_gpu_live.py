@@ -6,7 +6,6 @@ Run with `LSTM_SWAP_GPU=1 pytest -m gpu tests/test_gpu_live.py`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +15,13 @@ import pytest
 import tensorflow as tf
 
 import lstm_swap
-from lstm_swap.layers import kernels
 from tests.conftest import randomise
 from tests.live_tools import FEATURES, STEPS, assert_close, assert_same_arrays, classes, layers, sequences, weights
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("full_precision")]
 
 LSTM, GRU, Bidirectional, Dense = layers.LSTM, layers.GRU, layers.Bidirectional, layers.Dense
 ROWS = 32
-
-
-@pytest.fixture(autouse=True)
-def full_precision() -> Iterator[None]:
-    """TensorFloat-32 rounds float32 products to ten bits, more than any tolerance here allows."""
-    if not kernels.cuda_gpu_visible():
-        pytest.skip("TensorFlow sees no NVIDIA GPU")
-    before = tf.config.experimental.tensor_float_32_execution_enabled()
-    tf.config.experimental.enable_tensor_float_32_execution(False)
-    yield
-    tf.config.experimental.enable_tensor_float_32_execution(before)
 
 
 def model(**settings: Any) -> Any:

@@ -141,6 +141,15 @@ def _link(f: Any, link: Any, at: str = KERNEL) -> None:
 
 
 SHAPE = (FEATURES, 4 * UNITS)
+
+
+def _edited_and_refused(tmp_path: Path, edit: Edit, says: tuple[str, ...]) -> None:
+    path = _write(tmp_path / "model.h5")
+    with h5py.File(path, "r+") as f:
+        edit(f)
+    _refused(path, *says)
+
+
 BROKEN_ARRAYS: dict[str, tuple[Edit, tuple[str, ...]]] = {
     "missing": (lambda f: f.__delitem__(KERNEL), ("rnn", "kernel", "missing")),
     "a group": (lambda f: (f.__delitem__(KERNEL), f.create_group(KERNEL)), ("rnn", "kernel", "not an array")),
@@ -172,11 +181,7 @@ BROKEN_ARRAYS: dict[str, tuple[Edit, tuple[str, ...]]] = {
 @pytest.mark.parametrize("what", BROKEN_ARRAYS)
 def test_broken_arrays(tmp_path: Path, what: str) -> None:
     """An array that is none, or not the layer's, or not in the file, is named with its layer; nothing is followed."""
-    edit, says = BROKEN_ARRAYS[what]
-    path = _write(tmp_path / "model.h5")
-    with h5py.File(path, "r+") as f:
-        edit(f)
-    _refused(path, *says)
+    _edited_and_refused(tmp_path, *BROKEN_ARRAYS[what])
 
 
 STORED_OTHERWISE: dict[str, Edit] = {
@@ -241,11 +246,7 @@ BROKEN_LISTS: dict[str, tuple[Edit, tuple[str, ...]]] = {
 @pytest.mark.parametrize("what", BROKEN_LISTS)
 def test_broken_lists(tmp_path: Path, what: str) -> None:
     """Layers and arrays are those that the file lists, no more and no fewer than the architecture needs."""
-    edit, says = BROKEN_LISTS[what]
-    path = _write(tmp_path / "model.h5")
-    with h5py.File(path, "r+") as f:
-        edit(f)
-    _refused(path, *says)
+    _edited_and_refused(tmp_path, *BROKEN_LISTS[what])
 
 
 def test_damaged_training_settings_do_not_matter(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ their own flag.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from lstm_swap.architecture import Array, Node
 from lstm_swap.errors import UnreadableModelError
@@ -104,7 +104,8 @@ def distribute(top: Node, arrays: Sequence[Array], dialect: str, where: str) -> 
         return
     arrays = list(arrays)
     taken = _arrays_of_unknown(top, arrays, dialect)
-    rest = [a for a in arrays if not any(a is t for own in taken.values() for t in own)]
+    claimed = {id(array) for own in taken.values() for array in own}
+    rest = [array for array in arrays if id(array) not in claimed]
 
     def split(node: Node) -> tuple[int, int]:
         if id(node) in taken:
@@ -119,14 +120,14 @@ def distribute(top: Node, arrays: Sequence[Array], dialect: str, where: str) -> 
         if len(slots) != len(rest):
             problem = f"its layers need {len(slots)} arrays, the file holds {len(rest)} weights"
             continue
-        own: dict[int, list[Array]] = {}
+        own: dict[int, list[Array]] = {}  # every order lists the arrays of one layer in that layer's own
         for (node, _), array in zip(slots, rest, strict=True):
             own.setdefault(id(node), []).append(array)
         own = _halves_by_name(top, own)
         misfit = next((n.path for n in top.walk() if id(n) in own and not shapes_fit(n, own[id(n)])), None)
         if misfit is None or order is orders[-1]:
             for node in top.walk():
-                node.arrays = taken.get(id(node)) or _in_own_order(node, own.get(id(node), []), slots)
+                node.arrays = taken.get(id(node)) or own.get(id(node), [])
             return
     raise UnreadableModelError(f"{where}: layer {top.path!r} ({top.class_name}): {problem}")
 
@@ -136,11 +137,6 @@ def _tolerated(node: Node, arrays: Sequence[Array], dialect: str) -> bool:
     if node.kind in ("lstm", "gru") and len(arrays) in (2, 3):
         return True
     return node.class_name == "Normalization" and len(arrays) in (0, 3)
-
-
-def _in_own_order(node: Node, arrays: list[Array], slots: list[Slot]) -> list[Array]:
-    index = [i for n, i in slots if n is node]
-    return [a for _, a in sorted(zip(index, arrays, strict=True), key=lambda pair: pair[0])]
 
 
 def _arrays_of_unknown(top: Node, arrays: list[Array], dialect: str) -> dict[int, list[Array]]:
@@ -207,8 +203,3 @@ def shapes_fit(node: Node, arrays: Sequence[Array]) -> bool:
     if node.class_name.startswith("Conv") and isinstance(filters, int) and "Transpose" not in node.class_name:
         return shapes[0][-1] in (filters, 4 * filters)
     return True
-
-
-def top_layers(root: Node) -> Iterator[Node]:
-    """The layers that have groups of their own in an HDF5 model."""
-    yield from root.children

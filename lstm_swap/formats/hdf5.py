@@ -168,7 +168,8 @@ def _attach_in_order(layers: list[Node], names: list[str], weights: Any, where: 
     filled = [(name, arrays) for name in names if (arrays := layer_arrays(weights, name, where))]
     waiting = [layer for layer in layers if needs_arrays(layer, dialect)]
     if len(filled) != len(waiting):
-        missing = [layer.name for layer in waiting if layer.name not in {n for n, _ in filled}]
+        there = {name for name, _ in filled}
+        missing = [layer.name for layer in waiting if layer.name not in there]
         raise UnreadableModelError(
             f"{where}: layer {missing[0] if missing else waiting[-1].name!r} has no arrays: the architecture has "
             f"{len(waiting)} layers with weights, the file {len(filled)}"

@@ -119,8 +119,9 @@ def _write_layers(weights: Any, model: ModelFile, materialize: Materialize, dial
         if h5.strings(group, "weight_names") != stored or not h5.has_strings(group, "weight_names"):
             _drop_unlisted(group, h5.strings(group, "weight_names"), stored)
             h5.set_strings(group, "weight_names", stored)
+    kept = set(names)
     for old in before:
-        if old not in names and old in weights and old != "top_level_model_weights":
+        if old not in kept and old in weights and old != "top_level_model_weights":
             del weights[old]
     if before != names:
         h5.set_strings(weights, "layer_names", names)

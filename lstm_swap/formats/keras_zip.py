@@ -24,7 +24,6 @@ from lstm_swap.errors import UnreadableModelError
 from lstm_swap.formats import h5
 from lstm_swap.formats.catalogue import variables
 from lstm_swap.formats.checking import CONFIG_LIMIT, parse_architecture
-from lstm_swap.formats.hdf5 import needs_arrays
 from lstm_swap.formats.model_file import Extra, ModelFile
 from lstm_swap.formats.order import layer_order
 
@@ -297,7 +296,3 @@ def _complain(node: Node, names: tuple[str, ...], path: str, where: str) -> None
         f"{where}: layer {shown!r} ({node.class_name}) should have {len(names)} arrays ({', '.join(names)}), but the "
         f"weights hold {len(node.arrays)} at {path[:80]!r}"
     )
-
-
-def has_any_weights(root: Node, dialect: str) -> bool:
-    return any(needs_arrays(layer, dialect) for layer in root.children)
