@@ -90,6 +90,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="where the files are made (default: a temporary folder)")
     options = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled once, not at each start
     swap = [sys.executable, "-m", "lstm_swap", "convert"]
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)

@@ -18,7 +18,7 @@ from lstm_swap.errors import UnreadableModelError, VerificationError
 from lstm_swap.formats.h5 import rounded
 from lstm_swap.rules import Settings
 from lstm_swap.settings import own_config, settings
-from lstm_swap.weights import layouts
+from lstm_swap.weights import layouts, memory
 from lstm_swap.weights.recurrence import Recurrence
 from lstm_swap.weights.reference import forward
 
@@ -143,7 +143,7 @@ class Prover:
         if not self.verify:
             return
         for handle, array in zip(node.arrays, arrays, strict=True):
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
+            if array.dtype.kind == "f" and not _finite(array):
                 raise VerificationError(
                     f"{self.where}: layer {node.path!r}: the array {handle.name!r} holds NaN or infinite numbers, so "
                     "nothing can be proved about it (a diverged training?); --no-verify converts it all the same"
@@ -166,6 +166,12 @@ class Prover:
             scale = max(1.0, float(np.abs(a).max(initial=0.0)))
             worst = max(worst, float(np.abs(a - b).max(initial=0.0)) / scale)
         return worst
+
+
+def _finite(array: np.ndarray[Any, Any]) -> bool:
+    flat = array.reshape(-1)
+    step = 1 << 17  # a piece and its answers fit the cache
+    return all(np.isfinite(flat[i : i + step]).all() for i in range(0, flat.size, step))
 
 
 def _moderate(kernel: np.ndarray[Any, Any]) -> float:
@@ -201,21 +207,28 @@ class Ahead:
         self.pool = ThreadPoolExecutor(WORKERS)
         self.ready: dict[int, Future[Values]] = {}
         self.done = 0
+        self._memory = memory.kept()
 
     def __call__(self, node: Node) -> Values:
         future = self.ready.pop(id(node), None)
         values = self.prover.materialize(node) if future is None else future.result()
-        following = self.places[id(node)] + 1
-        for coming in self.nodes[following : following + WORKERS]:
-            if id(coming) not in self.ready and sum(math.prod(a.shape) for a in coming.arrays) < AHEAD:
-                self.ready[id(coming)] = self.pool.submit(self.prover.materialize, coming)
+        self._prepare(self.places[id(node)] + 1)
         self.done += 1
         if self.progress is not None:
             self.progress(self.done, len(self.nodes))
         return values
 
+    def _prepare(self, following: int) -> None:
+        for coming in self.nodes[following : following + WORKERS]:
+            if id(coming) not in self.ready and sum(math.prod(a.shape) for a in coming.arrays) < AHEAD:
+                self.ready[id(coming)] = self.pool.submit(self.prover.materialize, coming)
+
     def __enter__(self) -> Ahead:
+        self._memory.__enter__()
+        self._prepare(0)  # while the output is made
         return self
 
     def __exit__(self, *_: object) -> None:
         self.pool.shutdown(cancel_futures=True)
+        self.ready.clear()
+        self._memory.__exit__(None, None, None)

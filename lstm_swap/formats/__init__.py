@@ -10,7 +10,7 @@ from pathlib import Path
 import h5py
 
 from lstm_swap.errors import UnreadableModelError, UsageError
-from lstm_swap.formats import foreign, hdf5, hdf5_write, keras_write, keras_zip, text, weights_h5
+from lstm_swap.formats import foreign, hdf5, hdf5_write, keras_write, keras_zip, weights_h5
 from lstm_swap.formats.checking import untrusted
 from lstm_swap.formats.hdf5_write import Materialize
 from lstm_swap.formats.model_file import ModelFile
@@ -58,6 +58,8 @@ def _open(path: Path) -> ModelFile:
         return weights_h5.read(path) if weights_h5.is_weights_h5(path) else hdf5.read(path)
     if head.startswith(b"PK") or zipfile.is_zipfile(path):
         return keras_zip.read(path)
+    from lstm_swap.formats import text  # YAML is slow to import, and rarely wanted
+
     if text.looks_like_text(head):
         return text.read(path)
     raise UnreadableModelError(

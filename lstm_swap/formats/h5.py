@@ -14,6 +14,8 @@ import numpy as np
 
 from lstm_swap.architecture import Array
 from lstm_swap.errors import UnreadableModelError, VerificationError
+from lstm_swap.formats import direct
+from lstm_swap.formats.direct import words
 
 #: HDF5 keeps an attribute in the object header up to this size; longer lists are cut in pieces
 #: (keras/src/legacy/saving/legacy_h5_format.py, HDF5_OBJECT_HEADER_LIMIT).
@@ -195,7 +197,8 @@ def dataset_array(found: Any, name: str, where: str) -> Array:
 
     def read() -> np.ndarray[Any, Any]:
         try:
-            return np.asarray(found[()])
+            values = direct.read(found)
+            return np.asarray(found[()]) if values is None else values
         except OSError as problem:
             raise UnreadableModelError(f"{where}: the array {name!r} cannot be read ({problem})") from None
 
@@ -218,11 +221,13 @@ def rounded(values: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
     """`values` in the file's dtype (bfloat16: the float32 that equal it)."""
     if dtype == "bfloat16":
         return from_bfloat16(to_bfloat16(values))
-    return np.asarray(values).astype(dtype)
+    return np.asarray(values).astype(dtype, copy=False)
 
 
-def write(group: Any, name: str, values: np.ndarray[Any, Any], dtype: str) -> None:
+def write(group: Any, name: str, values: np.ndarray[Any, Any], dtype: str, target: direct.Target | None = None) -> None:
     """Put an array at group/name, into the dataset that is there if its shape and dtype fit, and read it back.
+
+    target: the file again, for large arrays that can be written without the library.
 
     Raises:
         VerificationError: the file holds other bytes than were written.
@@ -234,6 +239,8 @@ def write(group: Any, name: str, values: np.ndarray[Any, Any], dtype: str) -> No
         stored = np.ascontiguousarray(values, dtype=dtype).reshape(np.shape(values))
     if isinstance(old, h5py.Dataset) and old.shape == stored.shape and old.dtype == stored.dtype:
         dataset = old
+        if target is not None and target.write(dataset, stored):
+            return
         if stored.ndim:
             dataset.write_direct(stored)
         else:
@@ -261,12 +268,6 @@ def _check_written(dataset: Any, stored: np.ndarray[Any, Any]) -> None:
             part = stored[i : i + rows]
             slab = buffer[: len(part)]
             dataset.read_direct(slab, np.s_[i : i + rows])
-            same = same and np.array_equal(_words(slab), _words(part))
+            same = same and np.array_equal(words(slab), words(part))
     if not same:
         raise VerificationError(f"{dataset.name} reads back other numbers than were written")
-
-
-def _words(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The bits of a contiguous array, in as large words as divide it: quick to compare, and NaN equals itself."""
-    flat = values.reshape(-1)
-    return flat.view(np.uint64 if flat.nbytes % 8 == 0 else np.uint8)

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from lstm_swap.architecture import Array, Node, entry_name
-from lstm_swap.formats import h5
+from lstm_swap.formats import direct, h5
 from lstm_swap.formats.catalogue import variables
 from lstm_swap.formats.flat import file_order
 from lstm_swap.formats.model_file import WRITTEN_VERSION, ModelFile
@@ -33,7 +33,7 @@ def write(model: ModelFile, out: Path, materialize: Materialize, dialect: str) -
     from_hdf5 = model.container in ("hdf5", "hdf5-weights") and model.store is not None
     if from_hdf5:
         copy_file(model.path, out)
-    with h5.writing(out, "r+" if from_hdf5 else "w") as file:
+    with h5.writing(out, "r+" if from_hdf5 else "w") as file, direct.target(out) as target:
         whole = model.entry is not None
         weights = _weights_group(file, model, whole)
         if whole:
@@ -41,7 +41,7 @@ def write(model: ModelFile, out: Path, materialize: Materialize, dialect: str) -
         elif dialect != model.dialect:
             weights.attrs["keras_version"] = WRITTEN_VERSION[dialect].encode()
             weights.attrs["backend"] = b"tensorflow"
-        _write_layers(weights, model, materialize, dialect)
+        _write_layers(weights, model, materialize, dialect, target)
         if whole:
             _write_optimizer(file, model)
 
@@ -50,6 +50,8 @@ def copy_file(source: Path, target: Path) -> None:
     """Copy contents only: a read-only input must not make a read-only copy that cannot be edited."""
     with open(source, "rb") as src, open(target, "wb") as dst:
         remaining = os.fstat(src.fileno()).st_size
+        with contextlib.suppress(OSError, AttributeError):  # room for all of it at once: less to do for each page
+            os.posix_fallocate(dst.fileno(), 0, remaining)
         try:
             while remaining > 0:  # the kernel copies; on some file systems without reading at all
                 done = os.copy_file_range(src.fileno(), dst.fileno(), min(remaining, 1 << 30))
@@ -98,7 +100,9 @@ def _parsed(text: str) -> Any:
         return None
 
 
-def _write_layers(weights: Any, model: ModelFile, materialize: Materialize, dialect: str) -> None:
+def _write_layers(
+    weights: Any, model: ModelFile, materialize: Materialize, dialect: str, target: direct.Target
+) -> None:
     layers = list(layer_order(model.root)) if model.entry is not None else list(model.root.children)
     before = h5.strings(weights, "layer_names")
     names: list[str] = []
@@ -107,7 +111,7 @@ def _write_layers(weights: Any, model: ModelFile, materialize: Materialize, dial
     for layer in layers:
         group_name = entry_name(layer.entry) if model.entry is not None else layer.name
         names.append(group_name)
-        stored = _write_layer(weights, layer, group_name, materialize, dialect, model)
+        stored = _write_layer(weights, layer, group_name, materialize, dialect, model, target)
         plans.append((group_name, stored))
     listed = set(before)
     for group_name, stored in plans:
@@ -139,7 +143,13 @@ def _drop_unlisted(group: Any, before: list[str], after: list[str]) -> None:
 
 
 def _write_layer(
-    weights: Any, layer: Node, group_name: str, materialize: Materialize, dialect: str, model: ModelFile
+    weights: Any,
+    layer: Node,
+    group_name: str,
+    materialize: Materialize,
+    dialect: str,
+    model: ModelFile,
+    target: direct.Target,
 ) -> list[str]:
     """Store the arrays of one top-level layer; returns their names in the order to be listed."""
     base = f"{weights.name.rstrip('/')}/{group_name}/"
@@ -157,12 +167,13 @@ def _write_layer(
             group = weights.require_group(group_name)
             for name, (value, dtype) in zip(stored, values, strict=True):
                 _clear(group, name)
-                h5.write(group, name, value, dtype)
+                h5.write(group, name, value, dtype, target)
         else:
             stored = _names_for(node, group_name, base, len(node.arrays), taken, used, dialect)
             for name, array in zip(stored, node.arrays, strict=True):
-                if array.source != base + name:
-                    _copy(weights.require_group(group_name), name, array, weights.file)
+                elsewhere = model.weights_path is not None  # the names there may be the same as here
+                if elsewhere or array.source != base + name:
+                    _copy(weights.require_group(group_name), name, array, None if elsewhere else weights.file)
         own_names[id(node)] = stored
         used.update(stored)
 
@@ -181,10 +192,10 @@ def _write_layer(
     return ordered
 
 
-def _copy(group: Any, name: str, array: Array, file: h5py.File) -> None:
+def _copy(group: Any, name: str, array: Array, file: h5py.File | None) -> None:
     """Put an array that lies elsewhere (another group, another container) at `name`, bytes unchanged."""
     _clear(group, name)
-    if array.source in file and isinstance(file[array.source], h5py.Dataset):
+    if file is not None and array.source in file and isinstance(file[array.source], h5py.Dataset):
         parent, _, last = name.rpartition("/")
         file.copy(file[array.source], group.require_group(parent) if parent else group, last)
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lstm_swap.architecture import Array, Node
-from lstm_swap.formats import h5
+from lstm_swap.formats import direct, h5
 from lstm_swap.formats.guess import guess_at
 from lstm_swap.formats.hdf5_write import Materialize, copy_file
 from lstm_swap.formats.keras_zip import Paths
@@ -52,9 +52,9 @@ def read(path: Path) -> ModelFile:
 def write(model: ModelFile, out: Path, materialize: Materialize) -> None:
     """A copy in which the arrays of the edited layers are replaced."""
     copy_file(model.path, out)
-    with h5.writing(out, "r+") as file:
+    with h5.writing(out, "r+") as file, direct.target(out) as target:
         for node in model.root.walk():
             if not node.edits:
                 continue
             for array, (value, dtype) in zip(node.arrays, materialize(node), strict=True):
-                h5.write(file, array.source, value, dtype)
+                h5.write(file, array.source, value, dtype, target)

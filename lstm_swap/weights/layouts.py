@@ -34,8 +34,14 @@ from typing import Any
 
 import numpy as np
 
-#: Edge of a tile in `_copy`; 64 x 64 float32 numbers are 16 KiB.
-_TILE = 64
+from lstm_swap.weights import memory
+
+#: Rows and columns of a tile in `_copy`: 256 x 128 float32 numbers are 128 KiB, which a core's second cache holds.
+_ROWS, _COLUMNS = 256, 128
+
+#: Rows of a tile in memory are this many numbers longer than its contents. Lines a power of two apart, which the
+#: matrices of layers with 2**n units have, would compete for the same few places in the cache.
+_PADDING = 16
 
 Array = np.ndarray[Any, Any]
 
@@ -105,33 +111,40 @@ def _to_standard(kernel: Array, source: str, gates: int) -> Array:
     if source == "cudnn":
         # Read row by row, a block holds the (units, in) matrix that cuDNN multiplies with.
         return _by_block(kernel, gates, lambda block: block.reshape(block.shape[::-1]).T)
-    if source == "fused":
-        blocks = np.split(kernel, gates, axis=0)
-        return np.concatenate([b.T for b in _cudnn_order(blocks)], axis=1)
-    return kernel
+    return _turned(kernel, gates, 0) if source == "fused" else kernel
 
 
 def _from_standard(kernel: Array, target: str, gates: int) -> Array:
     if target == "cudnn":
         return _by_block(kernel, gates, lambda block: block.T.reshape(block.shape))
-    if target == "fused":
-        blocks = np.split(kernel, gates, axis=1)
-        return np.concatenate([b.T for b in _cudnn_order(blocks)], axis=0)
-    return kernel
+    return _turned(kernel, gates, 1) if target == "fused" else kernel
+
+
+def _turned(kernel: Array, gates: int, axis: int) -> Array:
+    """Gates side by side along `axis` become transposed gates, in the other software's order, along the other axis."""
+    result = memory.empty(kernel.shape[::-1], kernel.dtype)
+    blocks = _cudnn_order(np.split(kernel, gates, axis=axis))
+    for block, out in zip(blocks, np.split(result, gates, axis=1 - axis), strict=True):
+        _copy(block.T, out)
+    return result
 
 
 def _by_block(kernel: Array, gates: int, change: Callable[[Array], Array]) -> Array:
-    result = np.empty(kernel.shape, kernel.dtype)
+    result = memory.empty(kernel.shape, kernel.dtype)
     for block, out in zip(np.split(kernel, gates, axis=1), np.split(result, gates, axis=1), strict=True):
         _copy(change(block), out)
     return result
 
 
 def _copy(source: Array, target: Array) -> None:
-    """target[...] = source, in tiles that fit the cache: a large transpose is several times faster so."""
-    for i in range(0, source.shape[0], _TILE):
-        for j in range(0, source.shape[1], _TILE):
-            target[i : i + _TILE, j : j + _TILE] = source[i : i + _TILE, j : j + _TILE]
+    """target[...] = source for a transposed source: by tiles, each copied as it lies in memory and then turned."""
+    tile = np.empty((_COLUMNS, _ROWS + _PADDING), source.dtype)
+    for i in range(0, source.shape[0], _ROWS):
+        for j in range(0, source.shape[1], _COLUMNS):
+            part = source[i : i + _ROWS, j : j + _COLUMNS]
+            turned = tile[: part.shape[1], : part.shape[0]].T
+            turned[...] = part
+            target[i : i + _ROWS, j : j + _COLUMNS] = turned
 
 
 def _cudnn_order(blocks: list[Array]) -> list[Array]:
