@@ -194,6 +194,40 @@ def verify(a: str, b: str, as_json: bool) -> None:
 
 
 @main.command()
+@click.argument("model", type=click.Path(readable=False))
+@click.option("--weights", type=click.Path(readable=False), help="The weights of an architecture in JSON or YAML.")
+@click.option("--batch", type=click.IntRange(min=1), default=32, show_default=True, help="Rows of the random input.")
+@click.option("--steps", type=click.IntRange(min=1), default=100, show_default=True, help="Steps, where MODEL is open.")
+@click.option("--training", is_flag=True, help="Also time gradients.")
+@click.option("--rounds", type=click.IntRange(min=1), default=7, show_default=True, help="Measurements of each form.")
+@click.option("--plot", "plot_file", type=click.Path(dir_okay=False), help="Also draw it, as PNG, SVG or PDF.")
+@_json
+def bench(
+    model: str,
+    weights: str | None,
+    batch: int,
+    steps: int,
+    training: bool,
+    rounds: int,
+    plot_file: str | None,
+    as_json: bool,
+) -> None:
+    """Time MODEL on this machine with plain, cuDNN-ready and fused layers. Needs TensorFlow."""
+    with _one_line_errors():
+        from lstm_swap import bench as benchmark
+        from lstm_swap import live
+
+        loaded = live.load_model(model, "standard", weights=weights)
+        result = benchmark.measure(loaded, batch=batch, steps=steps, training=training, rounds=rounds)
+        if plot_file:
+            from lstm_swap.output import write_safely
+
+            inputs = [Path(p) for p in (model, weights) if p]
+            write_safely(inputs, Path(plot_file), True, lambda file: benchmark.plot(result, str(file)))
+        _echo(result.to_json() if as_json else result.text())
+
+
+@main.command()
 @click.argument("model", required=False, type=click.Path(readable=False))
 def doctor(model: str | None) -> None:
     """Say whether a cuDNN-capable GPU is there, and tell a broken CUDA from a MODEL that cannot use it."""

@@ -18,7 +18,7 @@ from lstm_swap.formats.catalogue import variables
 from lstm_swap.formats.checking import untrusted
 from lstm_swap.normalization import state_statistics
 from lstm_swap.output import default_output, write_safely
-from lstm_swap.planning import Plan, make_plan, recurrent_layers
+from lstm_swap.planning import FUSED_CLASSES, Plan, make_plan, recurrent_layers
 from lstm_swap.proof import Ahead, Prover
 from lstm_swap.report import Report
 from lstm_swap.rules import FORMS
@@ -320,7 +320,7 @@ def _check_shapes(model: ModelFile, prover: Prover | None = None) -> None:
 
 def _unknown(model: ModelFile) -> list[str]:
     """Classes that the user must supply to load the model; ours come with `import lstm_swap.layers`."""
-    return [c for c in dialects.unknown_classes(model.root, model.dialect) if c not in rewriting.FUSED_CLASSES]
+    return [c for c in dialects.unknown_classes(model.root, model.dialect) if c not in FUSED_CLASSES]
 
 
 def _mapping(root: Node) -> list[dict[str, Any]]:

@@ -20,9 +20,21 @@ from lstm_swap import files
 from lstm_swap.errors import IneligibleLayerError, UnreadableModelError, UsageError
 from lstm_swap.live_clone import Cloner
 from lstm_swap.live_compile import carry_compilation
-from lstm_swap.live_plan import described, live_form, plan_file, plan_model, refusals, require_keras, require_model
+from lstm_swap.live_plan import (
+    described,
+    gpu_is_there,
+    live_form,
+    plan_file,
+    plan_model,
+    refusals,
+    require_keras,
+    require_model,
+    tensorflow_runs_keras,
+)
+from lstm_swap.live_select import select
+from lstm_swap.live_stacks import Regroup, fused_layers, merges, splits
 from lstm_swap.live_state import carry_over
-from lstm_swap.live_tree import LiveTree
+from lstm_swap.live_tree import LiveTree, model_tree
 from lstm_swap.planning import Plan
 
 PathLike = str | os.PathLike[str]
@@ -64,7 +76,15 @@ def plan(
     return made
 
 
-def optimize(model: Any, to: str = "auto", *, inference: bool = False, strict: bool = False) -> Any:
+def optimize(
+    model: Any,
+    to: str = "auto",
+    *,
+    inference: bool = False,
+    strict: bool = False,
+    sample: Any = None,
+    merge: bool | None = None,
+) -> Any:
     """A new model that computes the same, its recurrent layers in the form that is fastest here.
 
     Names, shared layers, weights (bit for bit), `trainable`, compile settings, the optimizer's state, random seeds,
@@ -79,9 +99,17 @@ def optimize(model: Any, to: str = "auto", *, inference: bool = False, strict: b
             without running its `__init__` where it has none; then the layers in its attributes, lists and dicts are
             replaced. Loading a saved one runs `__init__`, which makes plain layers: `standardize` it before saving.
         to: "fused" (cuDNN on a GPU, the same numbers everywhere), "standard" (plain Keras layers), or "auto": fused
-            where TensorFlow can use a GPU with cuDNN, else standard.
+            where TensorFlow can use a GPU with cuDNN, or where there is a sample to measure with, else standard.
         inference: allow changes that only training would notice: recurrent dropout to 0, a bias of zeros.
         strict: a layer that cannot take the form is an error.
+        sample: inputs for the model. Each fused layer's kernels are then timed on this machine in the shapes of the
+            sample, for inference and, without `inference`, for training (a few seconds a layer; the times are kept in
+            ~/.cache/lstm-swap, see LSTM_SWAP_CACHE). The fastest is set as the layer's `kernels`, which its config
+            keeps. A layer that gains less than 1.1 times, or loses anywhere, stays Keras's own. Without a sample the
+            kernels come from measured tables when the layer is traced.
+        merge: put consecutive layers of equal width, and both halves of a Bidirectional, into one fused layer, which is
+            one call of cuDNN. It has the name of the first; `standardize` takes it apart again. None: where
+            TensorFlow can use a GPU with cuDNN.
 
     Returns:
         A new model of the same class, compiled if the original is.
@@ -93,12 +121,19 @@ def optimize(model: Any, to: str = "auto", *, inference: bool = False, strict: b
         VerificationError: old and new arrays of a layer differ as functions.
     """
     require_model(model)
-    form = live_form(to)
+    form = "fused" if to == "auto" and sample is not None and tensorflow_runs_keras() else live_form(to)
+    if form == "standard":
+        model = _regrouped(model, splits)
     tree, made = plan_model(model, form, inference=inference)
     _announce(f"model {model.name!r}", made)
     if strict and made.refused:
         raise IneligibleLayerError(refusals(f"model {model.name!r}", made))
-    return _rebuild(model, tree, made, lambda layer: getattr(layer, "use_cudnn", "auto"))
+    new = _rebuild(model, tree, made, _same_use_cudnn)
+    if form == "standard":
+        return new
+    if gpu_is_there() if merge is None else merge:
+        new = _regrouped(new, merges)
+    return new if sample is None else _measured(new, sample, inference=inference)
 
 
 def standardize(model: Any, *, use_cudnn: bool | str = "auto") -> Any:
@@ -117,9 +152,7 @@ def standardize(model: Any, *, use_cudnn: bool | str = "auto") -> Any:
     require_model(model)
     if use_cudnn not in ("auto", True, False):
         raise UsageError(f"use_cudnn must be 'auto', True or False, not {use_cudnn!r}")
-    tree, made = plan_model(model, "standard")
-    _announce(f"model {model.name!r}", made)
-    return _rebuild(model, tree, made, lambda _: use_cudnn)
+    return _plain(model, use_cudnn, _announce)
 
 
 def load_model(
@@ -184,13 +217,68 @@ def _announce(name: str, made: Plan) -> None:
         LOG.warning("%s: %s", name, warning)
 
 
-def _rebuild(model: Any, tree: LiveTree, made: Plan, use_cudnn: Callable[[Any], Any]) -> Any:
-    """Clone a model as planned, and give the clone everything that the original knows."""
-    model_class = require_keras().Model
+def _rebuild(
+    model: Any, tree: LiveTree, made: Plan, use_cudnn: Callable[[Any], Any], only: frozenset[int] | None = None
+) -> Any:
+    """Clone a model as planned, and give the clone everything that the original knows.
+
+    only: ids of the layers to swap; None: all that the plan swaps.
+    """
     cloner = Cloner(tree, use_cudnn)
     for decision in made.decisions:
-        if decision.to_class != decision.settings.class_name:
-            cloner.swaps[id(tree.layer_of(decision))] = decision
+        layer = tree.layer_of(decision)
+        if decision.to_class != decision.settings.class_name and (only is None or id(layer) in only):
+            cloner.swaps[id(layer)] = decision
+    return _cloned(model, cloner)
+
+
+def _plain(model: Any, use_cudnn: Any, announce: Callable[[str, Plan], None] = lambda *_: None) -> Any:
+    """The model with Keras's own layers only."""
+    model = _regrouped(model, splits)
+    tree, made = plan_model(model, "standard")
+    announce(f"model {model.name!r}", made)
+    return _rebuild(model, tree, made, lambda _: use_cudnn)
+
+
+def _regrouped(model: Any, find: Callable[[Any], list[Regroup]]) -> Any:
+    """The model with rows of fused layers put together or taken apart; the model itself where there are none."""
+    groups = find(model) if tensorflow_runs_keras() else []
+    return _cloned(model, _regrouping(model, groups)) if groups else model
+
+
+def _regrouping(model: Any, groups: list[Regroup]) -> Cloner:
+    cloner = Cloner(model_tree(model), _same_use_cudnn)
+    for group in groups:
+        cloner.regroups.update((id(layer), group) for layer in group.old)
+    return cloner
+
+
+def _measured(model: Any, sample: Any, *, inference: bool) -> Any:
+    """The fastest kernel for every fused layer, and Keras's own layers where those do as well."""
+    slow = select(model, sample, ("inference",) if inference else ("inference", "training"), _plain)
+    if not slow:
+        return model
+    groups = splits(model, lambda layer: any(layer is other for other in slow))
+    if groups:
+        cloner = _regrouping(model, groups)
+        model = _cloned(model, cloner)
+        apart = {id(group.old[0]): group.made() for group in groups}
+        slow = [
+            fused
+            for layer in slow
+            for new in apart.get(id(layer)) or [cloner.pairs[id(layer)][1]]
+            for fused in fused_layers(new)
+        ]
+    tree, made = plan_model(model, "standard")
+    return _rebuild(model, tree, made, _same_use_cudnn, frozenset(id(layer) for layer in slow))
+
+
+def _same_use_cudnn(layer: Any) -> Any:
+    return getattr(layer, "use_cudnn", "auto")
+
+
+def _cloned(model: Any, cloner: Cloner) -> Any:
+    model_class = require_keras().Model
     with _scope_of(model), _random_undisturbed():
         new = cloner.clone(model)
         cloner.finish(model)

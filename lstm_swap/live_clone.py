@@ -14,6 +14,7 @@ from typing import Any
 from lstm_swap import live_attributes, rewriting
 from lstm_swap.errors import UnsupportedLayerError
 from lstm_swap.live_rebuild import describes_itself, quiet, rebuilt, users_functions
+from lstm_swap.live_stacks import Regroup
 from lstm_swap.live_tree import LiveTree, Place, functional_class, places, sublayers, walk
 from lstm_swap.planning import Decision
 from lstm_swap.rules import FORM_OF_CLASS
@@ -28,11 +29,13 @@ class Cloner:
     Attributes:
         pairs: (original, clone) of every layer, by id of the original.
         swaps: the decision for each layer that changes its class, by id of the original.
+        regroups: rows of layers in a graph that give way to other rows, by id of each of the originals.
     """
 
     def __init__(self, tree: LiveTree, use_cudnn: Callable[[Any], Any]) -> None:
         """use_cudnn: what a Keras LSTM or GRU shall have in that attribute; takes the original."""
         self.swaps: dict[int, Decision] = {}
+        self.regroups: dict[int, Regroup] = {}
         self.pairs: dict[int, tuple[Any, Any]] = {}
         self._use_cudnn = use_cudnn
         self._operations: dict[int, tuple[Any, Any]] = {}
@@ -51,6 +54,8 @@ class Cloner:
         known = self.pairs.get(id(layer)) or self._operations.get(id(layer))
         if known is not None:
             return known[1]
+        if id(layer) in self.regroups:
+            return self._regrouped(layer)[0]
         if not isinstance(layer, keras.layers.Layer):
             new = _copied_operation(layer)
             self._operations[id(layer)] = layer, new
@@ -86,6 +91,15 @@ class Cloner:
                     self._postponed.append((holder, name, getattr(holder, name)))
                     setattr(holder, name, keras.initializers.Zeros())
                 return
+
+    def _regrouped(self, layer: Any) -> list[Any]:
+        """The row that a layer's row gives way to."""
+        group = self.regroups[id(layer)]
+        made = group.new is not None
+        for new in group.made():
+            if not made:
+                self._postpone_initializers(new)
+        return group.made()
 
     def _swapped(self, layer: Any) -> Any:
         """The layer's computation in another class, with the very initializers, regularizers and constraints."""
@@ -144,7 +158,13 @@ class Cloner:
     def _sequential(self, model: Any) -> Any:
         import keras
 
-        layers = [self.clone(layer) for layer in model._layers]  # with the input layer, which `layers` leaves out
+        layers = []
+        for layer in model._layers:  # with the input layer, which `layers` leaves out
+            group = self.regroups.get(id(layer))
+            if group is None:
+                layers.append(self.clone(layer))
+            elif layer is group.old[0]:
+                layers += self._regrouped(layer)
         new = live_attributes.unmade(model)  # a user's class may have other arguments
         with quiet():
             keras.Sequential.__init__(new, layers, trainable=model.trainable, name=model.name)
@@ -159,11 +179,28 @@ class Cloner:
 
         inputs = keras.tree.map_structure(new_input, model.input)
         with quiet():
-            outputs = model._run_through_graph(inputs, operation_fn=self.clone)
+            outputs = model._run_through_graph(inputs, operation_fn=self._operation)
         new = live_attributes.unmade(model)
         functional_class().__init__(new, inputs, outputs, name=model.name, trainable=model.trainable)
         self._carry_attributes(model, new)
         return new
+
+    def _operation(self, operation: Any) -> Callable[..., Any]:
+        """What to call in the place of an operation of a graph."""
+        group = self.regroups.get(id(operation))
+        if group is None:
+            return self.clone(operation)  # type: ignore[no-any-return]
+        if operation is not group.old[0]:
+            return lambda x, **_: x  # the first of the row has done it all
+        first, *others = self._regrouped(operation)
+
+        def row(*args: Any, **kwargs: Any) -> Any:
+            x = first(*args, **kwargs)
+            for layer in others:
+                x = layer(x)
+            return x
+
+        return row
 
     def _carry_attributes(self, model: Any, new: Any) -> None:
         """What a user or a user's class has set on a model."""

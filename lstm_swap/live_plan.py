@@ -49,6 +49,11 @@ def require_model(model: Any) -> None:
         )
 
 
+def tensorflow_runs_keras() -> bool:
+    """Is TensorFlow the backend of Keras? Fused layers need it."""
+    return bool(require_keras().backend.backend() == "tensorflow")
+
+
 def gpu_is_there() -> bool:
     """Is there a GPU that Keras's backend would run cuDNN on? Imports the backend; takes no GPU memory."""
     keras = require_keras()
@@ -72,7 +77,7 @@ def live_form(to: str) -> str:
     if to not in LIVE_FORMS:
         raise UsageError(f"unknown form {to!r}; the forms are {', '.join(LIVE_FORMS)}")
     if to == "auto":
-        return "fused" if require_keras().backend.backend() == "tensorflow" and gpu_is_there() else "standard"
+        return "fused" if tensorflow_runs_keras() and gpu_is_there() else "standard"
     return to
 
 

@@ -62,6 +62,11 @@ def carry_over(cloner: Cloner, model: Any) -> dict[int, Link]:
         VerificationError: the arrays of a swapped layer are not finite, or compute something else.
     """
     links: dict[int, Link] = {}
+    for group in {id(group): group for group in cloner.regroups.values()}.values():
+        for variable, target in group.variables():
+            target.assign(to_numpy(variable))
+            target.trainable = variable.trainable
+            links[id(variable)] = Link(target)
     for layer, new in cloner.pairs.values():
         decision = cloner.swaps.get(id(layer))
         if decision is not None:

@@ -9,7 +9,7 @@ from typing import Any
 from lstm_swap.architecture import Node
 from lstm_swap.errors import UsageError
 from lstm_swap.masks import masked_layers
-from lstm_swap.rules import CLASSES, FORMS, Reason, Settings, judge
+from lstm_swap.rules import CLASSES, FORMS, SEVERAL_LAYERS, Reason, Settings, judge
 from lstm_swap.settings import all_arrays, layer_kind, settings
 
 
@@ -98,6 +98,10 @@ def make_plan(root: Node, to: str, *, inference: bool = False, version: str | No
     return plan
 
 
+#: Classes of `lstm_swap.layers`: they load after `import lstm_swap.layers`.
+FUSED_CLASSES = ("FusedLSTM", "FusedGRU")
+
+
 def _decide(node: Node, to: str, inference: bool, version: str | None, masked: bool) -> Decision:
     found = settings(node, version=version, mask=masked)
     if node.config.get("use_cudnn") is False:  # live layers alone say so; Keras does not save it
@@ -111,6 +115,8 @@ def _decide(node: Node, to: str, inference: bool, version: str | None, masked: b
         # RNN(cell) is a standard layer already; the GPU, fused and experimental classes are not.
         if found.class_name not in (standard, "RNN") and found.kind in ("lstm", "gru"):
             decision.action, decision.to_class = "swap", standard
+        if holds_several(node):
+            decision.action, decision.to_class, decision.reasons = "refuse", found.class_name, [SEVERAL_LAYERS]
     elif found.kind in ("lstm", "gru") or found.cell is not None:
         if verdict:
             if found.class_name != verdict.to_class:
@@ -121,6 +127,12 @@ def _decide(node: Node, to: str, inference: bool, version: str | None, masked: b
     else:
         decision.reasons = list(verdict.reasons)
     return decision
+
+
+def holds_several(node: Node) -> bool:
+    """Is this a fused layer with `num_layers` or `bidirectional`, as `lstm_swap.optimize` makes them?"""
+    config = node.config
+    return node.class_name in FUSED_CLASSES and bool(config.get("bidirectional") or config.get("num_layers", 1) != 1)
 
 
 def _refuse(decision: Decision, reasons: list[Reason]) -> None:

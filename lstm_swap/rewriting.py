@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 
 from lstm_swap.architecture import Node
-from lstm_swap.planning import Decision, Plan
+from lstm_swap.errors import UnsupportedLayerError
+from lstm_swap.planning import Decision, Plan, holds_several
 from lstm_swap.rules import FORM_OF_CLASS
 from lstm_swap.settings import own_config
 from lstm_swap.weights import layouts
 
 Arrays = list[np.ndarray[Any, Any]]
-
-#: Classes of `lstm_swap.layers`: they load after `import lstm_swap.layers`.
-FUSED_CLASSES = ("FusedLSTM", "FusedGRU")
 
 #: Settings that every form and every dialect knows.
 _COMMON = (
@@ -71,8 +69,16 @@ def apply(plan: Plan, dialect: str) -> None:
     """Rewrite every layer that the plan swaps, and every refused one that is not standard yet.
 
     dialect: the dialect that the architecture is in now; the written settings are spelled for it.
+
+    Raises:
+        UnsupportedLayerError: a fused layer that holds several, which only a live model can be taken apart into.
     """
     for decision in plan.decisions:
+        if decision.action != "keep" and holds_several(decision.node):
+            raise UnsupportedLayerError(
+                f"layer {decision.path!r}: {decision.settings.class_name} holds several layers or both directions in "
+                "one; open the model in Keras, and save lstm_swap.standardize(model)"
+            )
         if decision.action == "swap" or (
             decision.action == "refuse" and decision.to_class != decision.settings.class_name
         ):

@@ -94,6 +94,16 @@ class Verdict:
 Rule = Callable[[Settings, str], Iterator[Reason]]
 
 
+#: Not of any rule: nothing but a live model can be taken apart into its layers.
+SEVERAL_LAYERS = Reason(
+    "class",
+    "num_layers",
+    None,
+    "this fused layer holds several layers or both directions in one",
+    "open the model in Keras, and save lstm_swap.standardize(model)",
+)
+
+
 def _class(s: Settings, form: str) -> Iterator[Reason]:
     if s.kind not in ("lstm", "gru") and s.cell is None:
         yield Reason(

@@ -1,9 +1,10 @@
 """The cuDNN path without a GPU: the op is replaced by one that does, on its buffer, what cuDNN documents.
 
-`emulated` reads the weight buffer by NVIDIA's description of it (cudnnGetRNNWeightParams: for each gate the input
-matrix, then for each gate the recurrent matrix, then the input biases, then the recurrent biases; LSTM i f c o, GRU
-r z h) and runs the formulas of cudnnRNNMode_t, with cuDNN's rules for sequence lengths. So the packing, the treatment
-of masks and the gradients are tested here; that TensorFlow's op does what the emulation does is tested on a GPU.
+`emulated` reads the weight buffer by NVIDIA's description of it (cudnnGetRNNWeightParams: for each layer and
+direction the input matrix of each gate, then the recurrent matrices; then, again for each, the input biases and the
+recurrent biases; LSTM i f c o, GRU r z h) and runs the formulas of cudnnRNNMode_t, with cuDNN's rules for sequence
+lengths. So the packing, the treatment of masks and the gradients are tested here; that TensorFlow's op does what the
+emulation does is tested on a GPU.
 """
 
 from __future__ import annotations
@@ -30,29 +31,28 @@ from tests.fused_grid import (
     make_twins,
     mask_of,
 )
+from tests.fused_stacks import Inferring, sequences, stack_twins, states_for
 
 
-def read_buffer(
-    params: Any, gates: int, features: int, units: int
-) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
-    """Input matrices, recurrent matrices, input biases and recurrent biases, one a gate, from cuDNN's buffer."""
+def read_buffer(params: Any, gates: int, features: int, units: int, parts: int, directions: int) -> list[list[Any]]:
+    """For each layer and direction its input matrices, recurrent matrices, input biases and recurrent biases, one a
+    gate, from cuDNN's buffer."""
     position = 0
 
-    def take(*shape: int) -> Any:
+    def take(*shape: int) -> list[Any]:
         nonlocal position
-        size = int(np.prod(shape))
-        part = tf.reshape(params[position : position + size], shape)
-        position += size
-        return part
+        taken = []
+        for _ in range(gates):
+            size = int(np.prod(shape))
+            taken.append(tf.reshape(params[position : position + size], shape))
+            position += size
+        return taken
 
-    parts = (
-        [take(units, features) for _ in range(gates)],
-        [take(units, units) for _ in range(gates)],
-        [take(units) for _ in range(gates)],
-        [take(units) for _ in range(gates)],
-    )
+    widths = [features if part < directions else units * directions for part in range(parts)]
+    matrices = [[take(units, width), take(units, units)] for width in widths]
+    biases = [[take(units), take(units)] for _ in range(parts)]
     assert position == params.shape[0], "the buffer has another size"
-    return parts
+    return [of_matrices + of_biases for of_matrices, of_biases in zip(matrices, biases)]
 
 
 def emulated(
@@ -63,23 +63,49 @@ def emulated(
     params: Any,
     sequence_lengths: Any,
     rnn_mode: str,
+    direction: str,
     is_training: bool,
     time_major: bool,
 ) -> tuple[Any, ...]:
-    """CudnnRNNV3, one layer and direction, batch-major."""
+    """CudnnRNNV3, batch-major. States are declared (B, parts, u) and lie in memory as (parts, B, u), a part being one
+    direction of one layer, forward before backward."""
     assert not time_major
-    features, units = input.shape[2], input_h.shape[2]
-    input_matrices, recurrent_matrices, input_biases, recurrent_biases = read_buffer(
-        params, 4 if rnn_mode == "lstm" else 3, features, units
-    )
+    (parts, units), batch_size = input_h.shape[1:], tf.shape(input)[0]
+    directions = {"unidirectional": 1, "bidirectional": 2}[direction]
+    weights = read_buffer(params, 4 if rnn_mode == "lstm" else 3, input.shape[2], units, parts, directions)
     tf.debugging.assert_greater(sequence_lengths, 0, "cuDNN refuses an empty row")
-    h, c = input_h[:, 0], input_c[:, 0] if rnn_mode == "lstm" else None
-    outputs = []
-    for time in range(input.shape[1]):
-        x = input[:, time]
+    tf.debugging.assert_less_equal(sequence_lengths, input.shape[1], "cuDNN refuses more steps than there are")
+    h = tf.unstack(tf.reshape(input_h, (parts, batch_size, units)))
+    c = tf.unstack(tf.reshape(input_c, (parts, batch_size, units))) if rnn_mode == "lstm" else [None] * parts
+    x = input
+    for layer in range(parts // directions):
+        outputs = []
+        for part in range(layer * directions, (layer + 1) * directions):
+            backward = part % directions == 1
+            output, h[part], c[part] = _one_direction(
+                rnn_mode, x, h[part], c[part], weights[part], sequence_lengths, backward
+            )
+            outputs.append(output)
+        x = tf.concat(outputs, 2)
+    results = [x, tf.reshape(tf.stack(h), (batch_size, parts, units))]
+    results.append(tf.reshape(tf.stack(c), (batch_size, parts, units)) if rnn_mode == "lstm" else tf.zeros((), x.dtype))
+    if not is_training:  # no gradient may be taken through it
+        results = [_without_gradient(result) for result in results]
+    return (*results, tf.zeros(()), tf.zeros((), tf.int8))
+
+
+def _one_direction(
+    rnn_mode: str, inputs: Any, h: Any, c: Any, weights: list[list[Any]], lengths: Any, backward: bool
+) -> tuple[Any, Any, Any]:
+    """One layer in one direction; backward from each row's last step, which its length says, to its first."""
+    input_matrices, recurrent_matrices, input_biases, recurrent_biases = weights
+    times = range(inputs.shape[1])
+    outputs = {}
+    for time in reversed(times) if backward else times:
+        x = inputs[:, time]
         from_input = [tf.matmul(x, w, transpose_b=True) + b for w, b in zip(input_matrices, input_biases)]
         from_state = [tf.matmul(h, r, transpose_b=True) + b for r, b in zip(recurrent_matrices, recurrent_biases)]
-        runs = (time < sequence_lengths)[:, tf.newaxis]
+        runs = (time < lengths)[:, tf.newaxis]
         if rnn_mode == "lstm":
             i, f, candidate, o = (a + b for a, b in zip(from_input, from_state))
             new_c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(candidate)
@@ -89,11 +115,8 @@ def emulated(
             r, z = (tf.sigmoid(from_input[gate] + from_state[gate]) for gate in (0, 1))
             new_h = (1 - z) * tf.tanh(from_input[2] + r * from_state[2]) + z * h
         h = tf.where(runs, new_h, h)
-        outputs.append(tf.where(runs, new_h, tf.zeros_like(new_h)))
-    results = [tf.stack(outputs, 1), h[:, tf.newaxis], h[:, :0] if c is None else c[:, tf.newaxis]]
-    if not is_training:  # no gradient may be taken through it
-        results = [_without_gradient(result) for result in results]
-    return (*results, tf.zeros(()), tf.zeros((), tf.int8))
+        outputs[time] = tf.where(runs, new_h, tf.zeros_like(new_h))
+    return tf.stack([outputs[time] for time in times], 1), h, c
 
 
 @tf.custom_gradient
@@ -149,23 +172,74 @@ def test_cudnn_path_equals_the_standard_layer(case: dict[str, Any], calls: list[
         compare(case["kind"], standard, fused, x, states if case["initial_state"] else [], mask, "train")
         assert calls == [True]
     else:
-        _compare_inference(case["kind"], standard, fused, x, states if case["initial_state"] else [], mask)
+        given = states if case["initial_state"] else []
+        compare(case["kind"], Inferring(standard), Inferring(fused), x, given, mask, "eager")
         assert calls == [False, True]  # once for the outputs, once more for the gradient
 
 
-def _compare_inference(kind: str, standard: Any, fused: Any, x: Any, states: list[Any], mask: Any) -> None:
-    class Inferring:
-        """The layer with training=False whatever it is told."""
+STACKS = covering(
+    {
+        "kind": ["lstm", "gru"],
+        "num_layers": [1, 2, 3],
+        "bidirectional": [False, True],
+        "merge_mode": ["concat", "sum", "ave", "mul", None],
+        "mask": list(MASKS),
+        "initial_state": [False, True],
+        "return_sequences": [False, True],
+        "return_state": [False, True],
+        "zero_output_for_mask": [False, True],
+        "training": [True, False],
+    },
+    strength=2,
+    # without a second direction nothing is merged, and one layer in one direction is the grid above
+    allowed=lambda num_layers, bidirectional, merge_mode, **_: (
+        bidirectional or (num_layers > 1 and merge_mode == "concat")
+    ),
+)
 
-        def __init__(self, layer: Any) -> None:
-            self.layer = layer
-            self.compute_dtype = layer.compute_dtype
-            self.trainable_variables = layer.trainable_variables
 
-        def __call__(self, *args: Any, training: bool, **kwargs: Any) -> Any:
-            return self.layer(*args, training=False, **kwargs)
+@pytest.mark.parametrize("case", STACKS, ids=case_id)
+def test_one_call_equals_a_stack_of_standard_layers(case: dict[str, Any], calls: list[bool]) -> None:
+    """Several layers, and both directions, through one call of cuDNN: outputs, states, gradients."""
+    arguments = {name: value for name, value in case.items() if name not in ("mask", "initial_state", "training")}
+    standard, fused = stack_twins(**arguments, kernels={"gpu_inference": "cudnn", "gpu_training": "cudnn"})
+    states = states_for(fused) if case["initial_state"] else []
+    wrap = (lambda layer: layer) if case["training"] else Inferring
+    compare(case["kind"], wrap(standard), wrap(fused), sequences(), states, mask_of(case["mask"]), "eager")
+    assert calls == ([True] if case["training"] else [False, True])
 
-    compare(kind, Inferring(standard), Inferring(fused), x, states, mask, "eager")
+
+@pytest.mark.parametrize("kind", FUSED)
+def test_calls_of_a_stack(kind: str, calls: list[bool]) -> None:
+    """Kernel "cudnn" is one call for a stack, "cudnn_layers" one for each layer and direction; the numbers agree."""
+    for name, count in (("cudnn", 1), ("cudnn_layers", 3 * 2)):
+        chosen = {"gpu_inference": name, "gpu_training": name}
+        standard, fused = stack_twins(kind, kernels=chosen, num_layers=3, bidirectional=True, return_state=True)
+        x, mask, states = sequences(), mask_of("empty row"), states_for(fused)
+        fused(x, mask=mask, training=False)
+        assert calls == [False] * count
+        calls.clear()
+        compare(kind, standard, fused, x, states, mask, "eager")
+        assert calls == [True] * count
+        calls.clear()
+
+
+@pytest.mark.parametrize("kind", FUSED)
+def test_stack_traced_for_any_batch(kind: str, calls: list[bool]) -> None:
+    """Traced with the batch unknown, a training step of a stack is one call still, and right for every batch."""
+    chosen = {"gpu_training": "cudnn"}
+    settings = {"num_layers": 2, "bidirectional": True, "return_state": True, "return_sequences": True}
+    standard, fused = stack_twins(kind, kernels=chosen, **settings)
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec((None, STEPS, FEATURES))])
+    def run(x: Any) -> Any:
+        return fused(x, training=True)
+
+    for rows in (ROWS, 1):
+        x = sequences(rows=rows)
+        for actual, expected in zip(run(x), standard(x), strict=True):
+            close(actual, expected, 1e-6)
+    assert calls == [True]
 
 
 @pytest.mark.parametrize("kind", FUSED)
@@ -281,6 +355,7 @@ def test_emulation_of_known_numbers() -> None:
         params=tf.constant(weights, tf.float64),
         sequence_lengths=tf.constant([1]),
         rnn_mode="lstm",
+        direction="unidirectional",
         is_training=True,
         time_major=False,
     )

@@ -1,14 +1,17 @@
-"""What FusedLSTM and FusedGRU share: arguments, states, masks, dropout, config."""
+"""What FusedLSTM and FusedGRU share: arguments, variables, states, masks, dropout, config."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
 from keras import ops
 
-from lstm_swap.layers import kernels, views
+from lstm_swap.layers import choice, views
+from lstm_swap.layers.kernels import cuda_gpu_visible, recurrent
+from lstm_swap.layers.network import Network
 
 #: Arguments of the standard layers that cuDNN fixes, with the only value that it takes.
 FIXED: dict[str, Any] = {
@@ -18,6 +21,17 @@ FIXED: dict[str, Any] = {
     "recurrent_dropout": 0.0,
     "unroll": False,
 }
+
+#: Arguments that the standard layers do not have, with their defaults.
+EXTRAS: dict[str, Any] = {
+    "num_layers": 1,
+    "bidirectional": False,
+    "merge_mode": "concat",
+    "kernels": {},
+    "parts": None,
+}
+
+MERGE_MODES = ("concat", "sum", "ave", "mul", None)
 
 
 class FusedRNN(keras.layers.Layer):  # type: ignore[misc]
@@ -50,11 +64,21 @@ class FusedRNN(keras.layers.Layer):  # type: ignore[misc]
         go_backwards: bool = False,
         stateful: bool = False,
         zero_output_for_mask: bool = False,
+        num_layers: int = 1,
+        bidirectional: bool = False,
+        merge_mode: str | None = "concat",
+        kernels: Mapping[str, str] | None = None,
+        parts: Sequence[Mapping[str, str]] | None = None,
         **kwargs: Any,
     ) -> None:
         self._check_fixed(kwargs)
-        if not isinstance(units, int) or units <= 0:
-            raise ValueError(f"{type(self).__name__}: units must be a positive integer, not {units!r}")
+        for name, number in (("units", units), ("num_layers", num_layers)):
+            if not isinstance(number, int) or number <= 0:
+                raise ValueError(f"{type(self).__name__}: {name} must be a positive integer, not {number!r}")
+        if merge_mode not in MERGE_MODES:
+            raise ValueError(f"{type(self).__name__}: merge_mode must be one of {MERGE_MODES}, not {merge_mode!r}")
+        if bidirectional and go_backwards:
+            raise ValueError(f"{type(self).__name__}: a bidirectional layer runs both ways; drop go_backwards")
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
         self.units = units
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -77,12 +101,18 @@ class FusedRNN(keras.layers.Layer):  # type: ignore[misc]
         self.return_state = return_state
         self.go_backwards = go_backwards
         self.stateful = stateful
-        self.zero_output_for_mask = zero_output_for_mask
+        # A Bidirectional sets this for its halves, whatever they say (keras/src/layers/rnn/bidirectional.py).
+        self.zero_output_for_mask = return_sequences if bidirectional else zero_output_for_mask
+        self.num_layers = num_layers
+        self.bidirectional = bidirectional
+        self.merge_mode = merge_mode
+        self.kernels = choice.check(kernels)
+        self.parts = None if parts is None else [dict(part) for part in parts]
         self.supports_masking = True
         # CudnnRNNV3 has no XLA kernel; without a GPU the portable loop compiles.
-        self.supports_jit = not kernels.cuda_gpu_visible()
+        self.supports_jit = not cuda_gpu_visible()
         self.input_spec = keras.layers.InputSpec(ndim=3)
-        self.state_size = [units] * self.state_count
+        self.state_size = [units] * self.state_count * self.network.parts
         self.states: list[Any] | None = None
         self._batch_size: int | None = None
 
@@ -100,33 +130,53 @@ class FusedRNN(keras.layers.Layer):  # type: ignore[misc]
                     f"Use keras.layers.{self.mode.upper()} for this layer."
                 )
 
+    @property
+    def network(self) -> Network:
+        return Network(self.mode, self.return_sequences, self.num_layers, self.bidirectional)
+
     # Variables
 
     def build(self, sequences_shape: Any, initial_state_shape: Any = None) -> None:
-        """Make kernel, recurrent_kernel and bias, in this order; saved files rely on it."""
+        """Make kernel, recurrent_kernel and bias of each layer and direction, in this order; saved files rely on it."""
         if sequences_shape[-1] is None:
             raise ValueError(f"{self.name}: the last dimension of the input must be known, got {sequences_shape}")
         rows = self.gates * self.units
-        self.kernel = self._add_kernel("kernel", (rows, sequences_shape[-1]), "kernel")
-        self.recurrent_kernel = self._add_kernel("recurrent_kernel", (rows, self.units), "recurrent")
-        self.bias = self._add_bias()
+        for layer in range(self.num_layers):
+            width = sequences_shape[-1] if layer == 0 else self.units * self.network.directions
+            for suffix in ("", "_reverse")[: self.network.directions]:
+                end = (f"_l{layer}" if layer else "") + suffix
+                self._add_kernel("kernel", end, (rows, width), "kernel")
+                self._add_kernel("recurrent_kernel", end, (rows, self.units), "recurrent")
+                self._add_bias(f"bias{end}")
         if self.stateful and self.states is None:
             self._make_states(sequences_shape[0])
         elif self.stateful:
             self.reset_state()
 
-    def _add_kernel(self, name: str, shape: tuple[int, int], role: str) -> Any:
+    def _add_kernel(self, name: str, end: str, shape: tuple[int, int], role: str) -> None:
         view = self.kernel_view
-        return self.add_weight(
-            name=name,
+        variable = self.add_weight(
+            name=name + end,
             shape=shape,
             initializer=views.initializer(view, getattr(self, f"{role}_initializer")),
             regularizer=views.regularizer(view, getattr(self, f"{role}_regularizer")),
             constraint=views.constraint(view, getattr(self, f"{role}_constraint")),
         )
+        setattr(self, name + end, variable)
 
-    def _add_bias(self) -> Any:
+    def _add_bias(self, name: str) -> None:
+        """Make the bias of this name and set it as an attribute."""
         raise NotImplementedError
+
+    @property
+    def arrays(self) -> list[Any]:
+        """kernel, recurrent_kernel, bias of each layer and direction, whether they train or not."""
+        return [
+            getattr(self, f"{name}{f'_l{layer}' if layer else ''}{suffix}")
+            for layer in range(self.num_layers)
+            for suffix in ("", "_reverse")[: self.network.directions]
+            for name in ("kernel", "recurrent_kernel", "bias")
+        ]
 
     # States
 
@@ -169,9 +219,9 @@ class FusedRNN(keras.layers.Layer):  # type: ignore[misc]
             initial_state = self.states if self.stateful else self.get_initial_state(ops.shape(sequences)[0])
         if not isinstance(initial_state, (list, tuple)):
             initial_state = [initial_state]
-        if len(initial_state) != self.state_count:
+        if len(initial_state) != len(self.state_size):
             raise ValueError(
-                f"{self.name}: initial_state must have {self.state_count} tensors, got {len(initial_state)}"
+                f"{self.name}: initial_state must have {len(self.state_size)} tensors, got {len(initial_state)}"
             )
         return [ops.cast(state, self.compute_dtype) for state in initial_state]
 
@@ -188,27 +238,45 @@ class FusedRNN(keras.layers.Layer):  # type: ignore[misc]
 
         Args:
             sequences: (batch, time, features).
-            initial_state: one tensor (batch, units) a state, as a list (for FusedGRU a single tensor will do).
+            initial_state: one tensor (batch, units) a state, as a list (for FusedGRU a single tensor will do); layer by
+                layer, forward before backward.
             mask: (batch, time), True where a step counts. Any pattern.
             training: drop inputs; choose the kernel when traced, not when run.
         """
         sequences = ops.cast(sequences, self.compute_dtype)
         states = self._starting_states(sequences, initial_state)
-        output, states = kernels.recurrent(
-            self.mode,
+        weights = [ops.cast(variable, self.compute_dtype) for variable in self.arrays]
+        outputs, states = recurrent(
+            self.network,
             self._drop_inputs(sequences, training),
             states,
-            [ops.cast(array, self.compute_dtype) for array in (self.kernel, self.recurrent_kernel, self.bias)],
+            weights,
             _as_steps(mask),
             training=training,
-            return_sequences=self.return_sequences,
             go_backwards=self.go_backwards,
             zero_output_for_mask=self.zero_output_for_mask,
+            kernels=self.kernels,
         )
+        output = self._merged(outputs)
         if self.stateful:
             for variable, state in zip(self.states or [], states, strict=True):
                 variable.assign(state)
-        return (output, *states) if self.return_state else output
+        if not self.return_state:
+            return output
+        return (*output, *states) if isinstance(output, list) else (output, *states)
+
+    def _merged(self, outputs: list[Any]) -> Any:
+        """The outputs of both directions as `keras.layers.Bidirectional` puts them together."""
+        if not self.bidirectional:
+            return outputs[0]
+        if self.merge_mode is None:
+            return outputs
+        if self.merge_mode == "concat":
+            return ops.concatenate(outputs, axis=-1)
+        if self.merge_mode == "mul":
+            return outputs[0] * outputs[1]
+        total = outputs[0] + outputs[1]
+        return total / 2 if self.merge_mode == "ave" else total
 
     def _drop_inputs(self, sequences: Any, training: bool) -> Any:
         """The same features of a row are dropped at every step, as the standard layer does it."""
@@ -227,15 +295,28 @@ class FusedRNN(keras.layers.Layer):  # type: ignore[misc]
         if isinstance(mask, (list, tuple)):
             mask = mask[0]
         output_mask = mask if self.return_sequences else None
-        return [output_mask, *([None] * self.state_count)] if self.return_state else output_mask
+        masks = [output_mask] * self._output_count()
+        if self.return_state:
+            return [*masks, *([None] * len(self.state_size))]
+        return masks if len(masks) > 1 else output_mask
+
+    def _output_count(self) -> int:
+        return 2 if self.bidirectional and self.merge_mode is None else 1
 
     def compute_output_shape(self, sequences_shape: Any, initial_state_shape: Any = None) -> Any:
         batch_size, time_steps = sequences_shape[:2]
-        output = (batch_size, time_steps, self.units) if self.return_sequences else (batch_size, self.units)
-        return (output, *((batch_size, size) for size in self.state_size)) if self.return_state else output
+        width = self.units * (2 if self.bidirectional and self.merge_mode == "concat" else 1)
+        output = (batch_size, time_steps, width) if self.return_sequences else (batch_size, width)
+        outputs = [output] * self._output_count()
+        if self.return_state:
+            return (*outputs, *((batch_size, size) for size in self.state_size))
+        return outputs if len(outputs) > 1 else output
 
     def get_config(self) -> dict[str, Any]:
-        """Every argument, the fixed ones too, so that the file says what it computes."""
+        """Every argument, the fixed ones too, so that the file says what it computes.
+
+        Those that the standard layers do not have are left out where they are as usual.
+        """
         return {
             **super().get_config(),
             "units": self.units,
@@ -257,6 +338,7 @@ class FusedRNN(keras.layers.Layer):  # type: ignore[misc]
             "go_backwards": self.go_backwards,
             "stateful": self.stateful,
             "zero_output_for_mask": self.zero_output_for_mask,
+            **{name: _plain(getattr(self, name)) for name, usual in EXTRAS.items() if getattr(self, name) != usual},
         }
 
 
@@ -268,3 +350,10 @@ def _as_steps(mask: Any) -> Any | None:
         return None
     mask = ops.cast(mask, "bool")
     return ops.squeeze(mask, -1) if len(mask.shape) == 3 else mask
+
+
+def _plain(value: Any) -> Any:
+    """Without the classes that Keras puts around the lists and dicts of a layer."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value

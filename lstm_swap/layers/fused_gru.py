@@ -35,11 +35,12 @@ class FusedGRU(FusedRNN):
     def __init__(self, units: int, **kwargs: Any) -> None:
         super().__init__(units, **kwargs)
 
-    def _add_bias(self) -> Any:
-        return self.add_weight(
-            name="bias",
+    def _add_bias(self, name: str) -> None:
+        variable = self.add_weight(
+            name=name,
             shape=(2 * self.gates * self.units,),
             initializer=views.initializer(views.GRU_BIAS, self.bias_initializer),
             regularizer=views.regularizer(views.GRU_BIAS, self.bias_regularizer),
             constraint=views.constraint(views.GRU_BIAS, self.bias_constraint),
         )
+        setattr(self, name, variable)

@@ -16,6 +16,8 @@ import tensorflow as tf
 Product = Callable[[Any], Any]
 Step = Callable[[Any, Sequence[Any]], list[Any]]
 
+SMALL_BATCH = 8
+
 
 def run(
     mode: str,
@@ -45,9 +47,14 @@ def run(
         recurrent: Product = functools.partial(tf.matmul, b=recurrent_kernel, transpose_b=True)
     else:
         recurrent = functools.partial(tf.matmul, b=tf.transpose(recurrent_kernel))
-    projected, step = PARTS[mode](tf.transpose(x, (1, 0, 2)), kernel, recurrent, bias)
+    input_bias, step = PARTS[mode](recurrent, bias)
+    steps = tf.transpose(x, (1, 0, 2))
+    by_step = not is_training and not small_batch(x)
+    if not by_step:
+        steps = project(steps, kernel, input_bias)
+    turned = tf.transpose(kernel) if by_step else None
     time_steps = x.shape[1] if x.shape[1] is not None else tf.shape(x)[1]
-    inputs = tf.TensorArray(x.dtype, size=time_steps).unstack(projected)
+    inputs = tf.TensorArray(x.dtype, size=time_steps).unstack(steps)
     valid = None
     if mask is not None:
         valid = tf.TensorArray(tf.bool, size=time_steps).unstack(tf.transpose(mask)[:, :, tf.newaxis])
@@ -57,7 +64,10 @@ def run(
         collected = [tf.TensorArray(x.dtype, size=time_steps, element_shape=states[0].shape)]
 
     def body(time: Any, collected: Any, old: Any) -> tuple[Any, ...]:
-        new = step(inputs.read(time), old)
+        now = inputs.read(time)
+        if by_step:
+            now = tf.nn.bias_add(tf.matmul(now, turned), input_bias)
+        new = step(now, old)
         if valid is not None:
             keep = valid.read(time)
             new = [tf.where(keep, after, before) for after, before in zip(new, old, strict=True)]
@@ -75,24 +85,29 @@ def run(
     return [*(tf.transpose(array.stack(), (1, 0, 2)) for array in collected), *last]
 
 
-def _project(x: Any, kernel: Any, bias: Any) -> Any:
+def project(x: Any, kernel: Any, bias: Any) -> Any:
     """The input's share of all gates for all steps as one matrix product: (T, B, n) to (T, B, g u)."""
     shape = tf.shape(x)
     flat = tf.matmul(tf.reshape(x, (-1, kernel.shape[1])), kernel, transpose_b=True)
     return tf.reshape(tf.nn.bias_add(flat, bias), (shape[0], shape[1], kernel.shape[0]))
 
 
-def _lstm(x: Any, kernel: Any, recurrent: Product, bias: Any) -> tuple[Any, Step]:
+def small_batch(x: Any) -> bool:
+    """Is it known to be small? Then one product for all steps is faster than one a step (measured on a CPU)."""
+    return x.shape[0] is not None and x.shape[0] <= SMALL_BATCH
+
+
+def _lstm(recurrent: Product, bias: Any) -> tuple[Any, Step]:
     def step(projected: Any, states: Sequence[Any]) -> list[Any]:
         h, c = states
         i, f, g, o = tf.split(projected + recurrent(h), 4, axis=1)
         c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)
         return [tf.sigmoid(o) * tf.tanh(c), c]
 
-    return _project(x, kernel, bias), step
+    return bias, step
 
 
-def _gru(x: Any, kernel: Any, recurrent: Product, bias: Any) -> tuple[Any, Step]:
+def _gru(recurrent: Product, bias: Any) -> tuple[Any, Step]:
     input_bias, recurrent_bias = tf.split(bias, 2)
 
     def step(projected: Any, states: Sequence[Any]) -> list[Any]:
@@ -103,7 +118,7 @@ def _gru(x: Any, kernel: Any, recurrent: Product, bias: Any) -> tuple[Any, Step]
         candidate = tf.tanh(input_h + tf.sigmoid(input_r + recurrent_r) * recurrent_h)
         return [z * h + (1 - z) * candidate]
 
-    return _project(x, kernel, input_bias), step
+    return input_bias, step
 
 
 PARTS: dict[str, Callable[..., tuple[Any, Step]]] = {"lstm": _lstm, "gru": _gru}
