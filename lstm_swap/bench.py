@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lstm_swap.errors import MissingDependencyError, UsageError
+
 Clock = Callable[[], float]
 
 ROUNDS = 7
@@ -204,7 +206,6 @@ def random_sample(model: Any, batch: int, steps: int) -> Any:
     import keras
     import numpy as np
 
-    from lstm_swap.errors import UsageError
     from lstm_swap.live_tree import functional_class, walk
 
     graph = getattr(model, "_functional", None) if isinstance(model, keras.Sequential) else model
@@ -244,18 +245,17 @@ def _furthest(expected: list[Any], actual: list[Any]) -> float:
     return worst
 
 
-def plot(result: Result, path: str) -> None:
-    """Draw the table as bars, in the format that the suffix of `path` names.
+def plot(result: Result, path: str, kind: str) -> None:
+    """Draw the table as bars; kind: "png", "svg", "pdf".
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
+        UsageError: matplotlib has no such format.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as problem:
-        from lstm_swap.errors import MissingDependencyError
-
         raise MissingDependencyError(f"--plot needs matplotlib ({problem}): pip install 'lstm-swap[plot]'") from None
     jobs = list(dict.fromkeys(row.job for row in result.rows))
     figure = Figure(figsize=(4 * len(jobs) + 2, 3.5), layout="constrained")
@@ -268,4 +268,6 @@ def plot(result: Result, path: str) -> None:
         axes.margins(x=0.4)
         axes.set(title=job, xlabel="ms a call (median)")
     figure.suptitle(f"{result.model}: {result.machine}", fontsize=9)
-    figure.savefig(path)
+    if kind not in figure.canvas.get_supported_filetypes():
+        raise UsageError(f"--plot cannot draw {kind!r}; give a name that ends in .png, .svg or .pdf")
+    figure.savefig(path, format=kind)

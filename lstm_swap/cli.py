@@ -223,7 +223,8 @@ def bench(
             from lstm_swap.output import write_safely
 
             inputs = [Path(p) for p in (model, weights) if p]
-            write_safely(inputs, Path(plot_file), True, lambda file: benchmark.plot(result, str(file)))
+            kind = Path(plot_file).suffix[1:].lower()
+            write_safely(inputs, Path(plot_file), True, lambda file: benchmark.plot(result, str(file), kind))
         _echo(result.to_json() if as_json else result.text())
 
 

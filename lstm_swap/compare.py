@@ -19,8 +19,7 @@ from lstm_swap import files, formats, rewriting
 from lstm_swap.architecture import Node, call_inputs, entry_name
 from lstm_swap.errors import LstmSwapError, MissingDependencyError, UnreadableModelError, VerificationError
 from lstm_swap.formats import ModelFile
-from lstm_swap.planning import make_plan
-from lstm_swap.planning import FUSED_CLASSES
+from lstm_swap.planning import FUSED_CLASSES, make_plan
 from lstm_swap.settings import dtype_name
 
 PathLike = str | Path

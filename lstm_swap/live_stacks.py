@@ -127,8 +127,8 @@ def _followers(model: Any) -> dict[int, Any | None]:
 
 
 def _plain_call(node: Any) -> bool:
-    """Called on one tensor, with a mask at most."""
-    more = {name for name, value in node.arguments.kwargs.items() if value is not None}
+    """Called on one tensor, with a mask at most. (`training` is False where nobody said anything.)"""
+    more = {name for name, value in node.arguments.kwargs.items() if value is not None and value is not False}
     return len(node.arguments.args) == 1 and len(node.input_tensors) <= 2 and more <= {"mask"}
 
 

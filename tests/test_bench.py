@@ -120,4 +120,4 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     result = bench.Result("model", "machine", {}, [[1]], [])
     with pytest.raises(MissingDependencyError, match=r"lstm-swap\[plot\]"):
-        bench.plot(result, str(tmp_path / "x.png"))
+        bench.plot(result, str(tmp_path / "x.png"), "png")
