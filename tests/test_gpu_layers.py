@@ -116,6 +116,7 @@ def test_traced_training_calls_cudnn_and_the_standard_layer_does_not() -> None:
 
     for kind in FUSED:
         standard, fused = make_twins(kind, "plain")
+        fused.kernels = {"gpu_training": "cudnn"}  # for so small a shape XLA would be taken
         assert traced(standard) == []
         (operation,) = traced(fused)
         assert operation.get_attr("is_training") is True
@@ -128,7 +129,7 @@ def test_inference_runs_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
     def shifted(*arguments: Any) -> list[Any]:
         return [result + 1000.0 for result in inner(*arguments)]
 
-    layer = FusedLSTM(UNITS)
+    layer = FusedLSTM(UNITS, kernels={"gpu_inference": "cudnn"})
     wanted = layer(sequences())
     monkeypatch.setattr(kernels.cudnn, "run", shifted)
     function = tf.function(lambda x: layer(x, training=False), autograph=False)
